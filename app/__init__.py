@@ -1,1 +1,1 @@
-"""The gateway process: settings, forwarder, operations, command line. Imports middleware and cache, never the reverse."""
+"""Gateway and worker: settings, forwarder, operations, command line. Imports middleware and cache, never the reverse."""

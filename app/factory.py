@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 from oncegate.app.gateway.fast_path import FastPath
 from oncegate.app.gateway.gateway import Gateway
-from oncegate.app.operators.bearer import Bearer
-from oncegate.app.operators.operations import Operations
-from oncegate.app.operators.published_policy import published
-from oncegate.app.operators.readiness import Readiness, try_writing
+from oncegate.app.operators.pages.bearer import Bearer
+from oncegate.app.operators.pages.operations import Operations
+from oncegate.app.operators.pages.policy import published
+from oncegate.app.operators.readiness import Readiness
 from oncegate.app.operators.records import Records
+from oncegate.app.operators.write_probe import try_writing
 from oncegate.app.settings.admin_tokens import AdminToken, parse
 from oncegate.app.settings.gateway import GatewaySettings
 from oncegate.app.telemetry.metrics import Metrics
@@ -25,8 +26,6 @@ from oncegate.middleware.tokens.verifier import Tokens
 
 if TYPE_CHECKING:
     from oncegate.app.commands.submit import Submitter
-    from oncegate.app.operators.commands_page import CommandStatuses
-    from oncegate.app.operators.dead_letters import OpenCommands
 
 CONNECT_TIMEOUT = 5.0
 """Seconds for a connection to the upstream, TLS included. Nothing was sent by then, so giving up early is safe."""
@@ -118,7 +117,7 @@ def create_gateway(
         fast_path=FastPath(
             middleware.door,
             forwarder,
-            None if submitter is None else submitter.soon,
+            None if submitter is None else submitter.start,
             prefix=settings.prefix,
             ops_port=settings.ops_port,
         ),
@@ -156,7 +155,7 @@ def _submitter(settings: GatewaySettings, cache: Cache, metrics: Metrics) -> "Su
 def _sampling(settings: GatewaySettings, cache: Cache, metrics: Metrics) -> Callable[[], Awaitable[None]] | None:
     if not settings.sample_records:
         return None
-    from oncegate.app.operators.records import sample
+    from oncegate.app.operators.sampling import sample
 
     return partial(sample, create_records(settings, cache), settings.sample_records, metrics.sampled)
 
@@ -177,67 +176,55 @@ def _operators_app(
     tokens: Tokens | None,
 ) -> App:
     """What is under the prefix. It loads FastAPI, which takes some tenths of a second."""
-    from oncegate.app.operators.api import create_app
+    from oncegate.app.operators.pages.api import create_app
+    from oncegate.app.operators.pages.commands import CommandStatuses
 
-    asynchronous = {route.stream: route.consumer_name for route in settings.routes if route.mode != "sync"}
+    statuses, streams = None, {}
+    consumers = settings.consumers
+    if consumers:
+        from oncegate.app.operators.dead_letters import open_commands  # loads redis-py's client
+
+        streams = {name: partial(open_commands, settings, cache, name, consumers[name]) for name in consumers}
+        *routes, default = policies.all()
+        statuses = CommandStatuses(
+            cache,
+            settings.namespace,
+            policies=[policy for policy in routes if policy.submission is not None],
+            consumers=list(consumers.values()),
+            rules=default,
+            digests=settings.digests(),
+            operators=operators,
+            tokens=tokens,
+            draining=lambda: readiness.draining,
+        )
     return create_app(
         readiness=readiness,
         metrics=metrics.page,
         policy=published(policies.with_methods()),
         operators=operators,
         records=create_records(settings, cache),
-        statuses=_statuses(settings, policies, cache, operators, readiness, tokens) if asynchronous else None,
-        streams=_streams(settings, cache, asynchronous) if asynchronous else None,
+        statuses=statuses,
+        streams=streams,
         cors=settings.cors.rules(),
-    )
-
-
-def _streams(settings: GatewaySettings, cache: Cache, consumers: dict[str, str]) -> "dict[str, OpenCommands]":
-    from oncegate.app.operators.dead_letters import open_commands
-
-    return {each[0]: partial(open_commands, settings, cache, *each) for each in consumers.items()}
-
-
-def _statuses(
-    settings: GatewaySettings,
-    policies: Policies,
-    cache: Cache,
-    operators: Bearer | None,
-    readiness: Readiness,
-    tokens: Tokens | None,
-) -> "CommandStatuses":
-    from oncegate.app.operators.commands_page import CommandStatuses
-
-    *routes, default = policies.all()
-    return CommandStatuses(
-        cache,
-        settings.namespace,
-        policies=[policy for policy in routes if policy.submission is not None],
-        consumers=[route.consumer_name for route in settings.routes if route.mode != "sync"],
-        rules=default,
-        digests=settings.digests(),
-        operators=operators,
-        tokens=tokens,
-        draining=lambda: readiness.draining,
     )
 
 
 def _gauges(settings: GatewaySettings, cache: Cache) -> dict[str, tuple[str, Callable[[], float]]]:
     from oncegate.cache.memory.store import MemoryCache
 
-    most = float(settings.max_in_flight * settings.workers)
-    most_bytes = float(settings.max_buffered * settings.workers)
-    most_unread = float(settings.max_unread * settings.workers)
-    gauges = {
-        "attempts_limit": ("Attempts that may run at once, over all workers.", lambda: most),
+    limits = {
+        "attempts_limit": ("Attempts that may run at once, over all workers.", settings.max_in_flight),
         "buffered_limit_bytes": (
             "What the bodies that wait to be admitted may be, over all workers.",
-            lambda: most_bytes,
+            settings.max_buffered,
         ),
         "unread_limit_bytes": (
             "What may wait for clients that take less than they are given, over all workers.",
-            lambda: most_unread,
+            settings.max_unread,
         ),
+    }
+    gauges: dict[str, tuple[str, Callable[[], float]]] = {
+        name: (meaning, partial(float, limit * settings.workers)) for name, (meaning, limit) in limits.items()
     }
     if isinstance(cache, MemoryCache):
         held: MemoryCache = cache

@@ -17,11 +17,9 @@ from itertools import product
 from typing import Final
 from urllib.parse import quote
 
-from oncegate.cache import codec
-from oncegate.middleware.http.asgi import Scope
+from oncegate.cache.fields import FIELD_NAME, HOP_BY_HOP
+from oncegate.middleware.http.asgi import PATH_SAFE, Scope
 
-# Credentials for a proxy, and a proxy's challenge: meant for the next hop alone, and we ask for none (section 11.7).
-HOP_BY_HOP: Final = codec.HOP_BY_HOP | {b"proxy-authenticate", b"proxy-authorization"}
 END_TO_END: Final = frozenset(
     {b"accept", b"authorization", b"cache-control", b"content-encoding", b"content-length", b"content-range"}
     | {b"content-type", b"cookie", b"date", b"etag", b"host", b"idempotency-attempt", b"idempotency-key", b"if-match"}
@@ -60,15 +58,14 @@ _LENGTH_DIGITS: Final = 18
 _NOTHING: Final[frozenset[bytes]] = frozenset()
 USUAL_OPTIONS: Final = {option: frozenset({option.lower()}) for option in (b"keep-alive", b"Keep-Alive", b"close")}
 _line_of: Final = b": ".join
-# Numbers, which are found faster than bytes.
+# Numbers: given bytes, ``in`` first tries them as a number, and the error that this raises costs more than the search.
 _LF: Final = 10
 _CR: Final = 13
 _NUL: Final = 0
-_METHOD: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_METHOD: Final = re.compile(FIELD_NAME)
 _unsafe_in_path: Final = re.compile(rb"[\x00-\x20\x7f#?]").search
 _unsafe_in_query: Final = re.compile(rb"[\x00-\x20\x7f#]").search
 _WRONG_LENGTH: Final = "the body is not as long as its Content-Length says"
-_PATH_SAFE: Final = "/!$&'()*+,;=:@~-._%"
 
 
 EMPTY_QUERY: Final = "oncegate.empty_query"
@@ -228,7 +225,7 @@ class RequestWriter:
     def _target(self, scope: Scope) -> bytes:
         """The request target (RFC 9112 section 3.2.1), path and query as they came."""
         raw_path: bytes | None = scope.get("raw_path")
-        path = raw_path or quote(scope["path"], safe=_PATH_SAFE).encode("ascii")
+        path = raw_path or quote(scope["path"], safe=PATH_SAFE).encode("ascii")
         query: bytes | None = scope.get("query_string")
         if _unsafe_in_path(path) or (query and _unsafe_in_query(query)):
             raise RequestRefused(400, "the request target holds a character that can't be forwarded")

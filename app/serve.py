@@ -16,17 +16,22 @@ from functools import partial
 
 import uvicorn
 
-from oncegate.app import signals
 from oncegate.app.factory import create_gateway
 from oncegate.app.gateway.gateway import Gateway
-from oncegate.app.server.accept import Acceptor
+from oncegate.app.processes import (
+    REFUSED,
+    STOPPING,
+    Processes,
+    ignore_signals,
+    log_ignored_signals,
+    unblock_signals,
+)
+from oncegate.app.server.accept import Acceptor, bind
 from oncegate.app.server.balance import Balance
 from oncegate.app.server.connection import InboundConnection
-from oncegate.app.server.socket import bind
 from oncegate.app.settings.gateway import GatewaySettings, redact
 from oncegate.app.settings.sources import ConfigurationError, admin_token
 from oncegate.app.telemetry import logs
-from oncegate.app.workers import REFUSED, Workers, unblock_signals
 from oncegate.middleware.admission.observe import Observe
 from oncegate.middleware.tokens.key_set import UnusableKeys
 
@@ -57,25 +62,22 @@ def serve(
         return _refused(f"upstream_ca or a URL can't be used: {_reason(error)}", USAGE)
     try:
         sockets = bind(settings.host, settings.port)
+        if settings.ops_port:
+            sockets += bind(settings.host, settings.ops_port, "ops_port")  # behind those whose URL is announced
     except OSError as error:
-        return _refused(f"can't listen on {settings.host}:{settings.port}: {_reason(error)}")
-    if settings.ops_port:
-        try:
-            sockets += bind(settings.host, settings.ops_port)  # after the main ones: the first is what is announced
-        except OSError as error:
-            return _refused(f"can't listen on {settings.host}:{settings.ops_port} (ops_port): {_reason(error)}")
+        return _refused(str(error))
     for line in settings.advice():
         log.warning("%s", line)
     balance = Balance(settings.workers) if settings.workers > 1 else None
     work = partial(_work, gateway, settings, sockets, announce, balance)
     if balance is None:
-        return work(None)
+        return work(0)
 
     def died(index: int) -> tuple[int, list[str]]:
         balance.died(index)
         return gateway.worker_died(index)
 
-    return Workers(settings.workers, work, sockets, died).run()
+    return Processes(settings.workers, work, sockets, died).run()
 
 
 def server_config(gateway: Gateway) -> uvicorn.Config:
@@ -101,23 +103,16 @@ def _work(
     sockets: Sequence[socket.socket],
     announce: Callable[[str], None] | None,
     balance: Balance | None,
-    index: int | None,
+    index: int,
 ) -> int:
-    """One process's life. ``index`` is the worker's number, ``None`` in a process that is alone."""
-    server = _Server(
-        server_config(gateway),
-        gateway,
-        settings,
-        parent=None if index is None else os.getppid(),
-        announce=announce,
-        balance=balance,
-    )
+    """One process's life: of worker ``index``, or of a process that is alone, without a ``balance``."""
+    server = _Server(server_config(gateway), gateway, settings, announce=announce, balance=balance)
     # uvicorn raises the signal again when it has shut down: into these, which do nothing by then. Before it installs
     # its own, they make it stop as soon as it has started.
-    for caught in signals.STOPPING:
+    for caught in STOPPING:
         signal.signal(caught, server.handle_exit)
-    signals.ignore()
-    if index is not None and balance is not None:
+    ignore_signals()
+    if balance is not None:
         gateway.enter(index)
         balance.enter(index)
         unblock_signals()
@@ -159,7 +154,6 @@ class _Server(uvicorn.Server):
         gateway: Gateway,
         settings: GatewaySettings,
         *,
-        parent: int | None,
         announce: Callable[[str], None] | None,
         balance: Balance | None = None,
     ) -> None:
@@ -167,7 +161,7 @@ class _Server(uvicorn.Server):
         self._balance = balance
         self._gateway = gateway
         self._settings = settings
-        self._parent = parent
+        self._parent = os.getppid()
         self._announce = announce
         self._acceptor: Acceptor | None = None
         self._loading: asyncio.Future[None] | None = None
@@ -181,7 +175,7 @@ class _Server(uvicorn.Server):
         self.servers = []
         self._acceptor = Acceptor(sockets, self._connection, self.server_state.connections, self._balance)
         self._acceptor.start()
-        signals.log_ignored()
+        log_ignored_signals()
         _spare_the_collector()
         host = f"[{self._settings.host}]" if ":" in self._settings.host else self._settings.host
         url = f"http://{host}:{sockets[0].getsockname()[1]}"
@@ -201,11 +195,11 @@ class _Server(uvicorn.Server):
     def _connection(self) -> asyncio.Protocol:
         connection = InboundConnection(self.config, self.server_state, self.lifespan.state)
         if self._balance is not None and self._acceptor is not None:
-            connection.gone = self._acceptor.publish  # what is held no more must not count in the others' parts
+            connection.on_lost = self._acceptor.publish  # what is held no more must not count in the others' parts
         return connection
 
     async def on_tick(self, counter: int) -> bool:
-        if self._parent is not None and os.getppid() != self._parent:
+        if self._balance is not None and os.getppid() != self._parent:
             log.error("the parent process is gone: stopping")
             self.should_exit = True
         if self._acceptor is not None:

@@ -12,18 +12,16 @@ import secrets
 import socket
 import sys
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, nullcontext
-from functools import partial
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from typing import TYPE_CHECKING
 
-from oncegate import __version__
-from oncegate.app import signals
 from oncegate.app.commands.executor import Executor
 from oncegate.app.commands.handler import Handler, HandlerError, find_handler
 from oncegate.app.commands.processing import Processing
 from oncegate.app.commands.submission_life import SubmissionLife
 from oncegate.app.commands.worker import BLOCK_MS, Worker
 from oncegate.app.factory import CONNECT_TIMEOUT, create_cache
+from oncegate.app.processes import ignore_signals, stop_by_signals
 from oncegate.app.settings.gateway import GatewaySettings, redact
 from oncegate.app.telemetry import logs
 from oncegate.cache.backoff import Backoff
@@ -60,7 +58,7 @@ class WorkerRefused(Exception):
 def run_worker(settings: GatewaySettings, *, create: Callable[[GatewaySettings], Cache] = create_cache) -> int:
     """Run a worker until it is stopped; returns the exit code. ``create`` makes the cache of its records."""
     logs.configure(settings.log_level, settings.log_format)
-    signals.ignore()
+    ignore_signals()
     try:
         executor = create_executor(settings)
         maintenance = _maintenance(settings, executor)
@@ -124,25 +122,17 @@ def subscription_settings(settings: GatewaySettings) -> SubscriptionSettings:
 
 def create_metrics(settings: GatewaySettings) -> "tuple[Watch, Pages] | tuple[None, None]":
     """What counts for the worker of ``settings``, and serves it, bound already. Raises `WorkerRefused`."""
-    host, port = settings.worker.metrics_host, settings.worker.metrics_port
-    if not port:
+    worker = settings.worker
+    if not worker.metrics_port:
         return None, None
-    from prometheus_client import CollectorRegistry, Gauge
-
     from oncegate.app.server.pages import Pages
-    from oncegate.app.server.socket import bind
     from oncegate.app.telemetry.consumer_metrics import ConsumerMetrics
-    from oncegate.app.telemetry.metrics import page_of
 
     try:
-        sockets = bind(host, port)
+        pages = Pages(worker.metrics_host, worker.metrics_port, "worker.metrics_port")
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise WorkerRefused(f"can't listen on {host}:{port} (worker.metrics_port): {reason}", FAILED) from None
-    registry = CollectorRegistry()
-    Gauge("oncegate_build_info", "The version that runs.", ["version"], registry=registry).labels(__version__).set(1)
-    metrics = ConsumerMetrics(settings.worker.consumer_name, registry=registry)
-    return metrics, Pages(partial(page_of, registry), sockets)
+        raise WorkerRefused(str(error), FAILED) from None
+    return ConsumerMetrics(worker.consumer_name, registry=pages.registry), pages
 
 
 def _maintenance(settings: GatewaySettings, executor: Executor) -> AbstractAsyncContextManager[None]:
@@ -187,7 +177,10 @@ async def _work(
         name=worker_settings.name or "",
     )
     if isinstance(executor, Handler):
-        subscription.only(executor.function)
+        try:
+            subscription.only(executor.function)
+        except ValueError as error:
+            raise WorkerRefused(f"worker.handler: {error}") from None
         if metrics is not None and executor.watched_by is not None:
             executor.watched_by(metrics)
     processing = Processing(
@@ -212,11 +205,12 @@ async def _work(
         idle=lease,
         trim=stream.trim,
     )
-    for number in signals.STOPPING:
-        asyncio.get_running_loop().add_signal_handler(number, worker.stop)
-    signals.log_ignored()
-    try:
+    stop_by_signals(worker.stop)
+    async with AsyncExitStack() as at_end:
+        for close in (reading.close, client.close, cache.close, executor.close):
+            at_end.push_async_callback(close)
         if pages is not None:
+            at_end.callback(pages.close)
             await pages.start()
         await _check(cache)
         log.info(
@@ -228,13 +222,6 @@ async def _work(
         await subscription.drain(DRAIN_SECONDS)
         log.info("the worker has stopped")
         return left, FAILED if worker.ended_by_handler else 0
-    finally:
-        if pages is not None:
-            pages.close()
-        await executor.close()
-        await cache.close()
-        await client.close()
-        await reading.close()
 
 
 def _in_redis(cache: Cache) -> RedisCache:

@@ -48,8 +48,11 @@ import orjson
 
 from oncegate.cache.encryption import Encryption
 from oncegate.cache.errors import RecordUnreadable
+from oncegate.cache.fields import BODILESS, HOP_BY_HOP, is_field_name, is_field_value
 from oncegate.cache.record import (
     FINGERPRINT_BYTES,
+    FOUND,
+    LAST_INSTANT_MS,
     NO_TRACE,
     TOKEN_BYTES,
     ClaimRequest,
@@ -76,7 +79,6 @@ _ABSENT: Final = State.ABSENT
 _IN_FLIGHT: Final = State.IN_FLIGHT
 _STATES: Final = {code[0]: state for state, code in STATE_CODES.items()}
 _STORED: Final = {code: state for state, code in STATE_CODES.items() if state is not State.ABSENT}
-_FOUND: Final = frozenset({State.ABSENT, State.FAILED, State.UNKNOWN})
 _FLIGHT: Final = struct.Struct(">Bc16s16sIQcQ")
 _OUTCOME: Final = struct.Struct(">Bc16s16sII")
 _OUTCOME_BYTES: Final = 42
@@ -99,16 +101,7 @@ _CHECK_AT: Final = len('"S":"')
 _LENGTH_AT: Final = _CHECK_AT + _CHECK_BYTES
 _RETENTION_AT: Final = 38
 _FOUND_AT: Final = 46
-_LAST_INSTANT_MS: Final = 253402300799999  # the end of the year 9999: later ones can't be written down (RFC 3339)
-BODILESS: Final[frozenset[int]] = frozenset((204, 304))
-"""The statuses of answers that never have a body (RFC 9110 section 6.4.1)."""
-_is_name: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+").fullmatch
-_is_value: Final = re.compile(rb"[\t\x20-\x7e\x80-\xff]*").fullmatch
 _is_length: Final = re.compile(rb"[0-9]{1,18}").fullmatch
-HOP_BY_HOP: Final[frozenset[bytes]] = frozenset(
-    (b"connection", b"proxy-connection", b"keep-alive", b"te", b"trailer", b"transfer-encoding", b"upgrade")
-)
-"""RFC 9110 section 7.6.1: no entry point keeps them, and replayed they would break a connection. Trailers are not stored."""
 
 
 def encode_claim(request: ClaimRequest) -> bytes:
@@ -289,7 +282,7 @@ def _plain_response(packed: bytes, body: bytes) -> StoredResponse | None:
 def _check_numbers(status: object, completed_at_ms: object) -> None:
     if type(status) is not int or type(completed_at_ms) is not int:  # true is no number
         raise ValueError("a status and an instant are numbers")
-    if not (200 <= status <= 999 and 0 <= completed_at_ms <= _LAST_INSTANT_MS):
+    if not (200 <= status <= 999 and 0 <= completed_at_ms <= LAST_INSTANT_MS):
         raise ValueError("nothing ends with this status, or at this instant")
 
 
@@ -306,7 +299,7 @@ def _check_response(
     if not isinstance(lines, list) or not all(isinstance(line, list) for line in lines):
         raise ValueError("header lines are pairs in a list")
     for name, value in headers:
-        if not _is_name(name) or not _is_value(value) or name.lower() in HOP_BY_HOP:
+        if not is_field_name(name) or not is_field_value(value) or name.lower() in HOP_BY_HOP:
             raise ValueError("this is no header line that is kept")
         if name.lower() == b"content-length":
             lengths.append(value)
@@ -335,7 +328,7 @@ def _read_alone(data: bytes, start: int, code: bytes, traced: bool) -> Trace:
 def _decode_flight(data: bytes, remaining_ms: int, traced: bool) -> Record:
     _, _, token, fingerprint, attempt, retention_ms, code, found_ms = _FLIGHT.unpack_from(data)
     found = _STATES[code[0]]
-    if found not in _FOUND:
+    if found not in FOUND:
         raise ValueError("an attempt can't have found this state")
     apart = data[_FLIGHT.size :]
     sealed = len(apart) - _FLIGHT_SEAL_BYTES

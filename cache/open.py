@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
-from oncegate.cache.redis.url import MANY_SERVERS, REDIS_SCHEMES, either, parse_address
+from oncegate.cache.redis.url import MANY_SERVERS, REDIS_SCHEMES, either, parse_servers_url, scheme_of
 
 if TYPE_CHECKING:  # the command line's help names the schemes, and needs nothing else
     from oncegate.cache.store import Cache
@@ -32,14 +32,13 @@ def open_cache(
 
 def check_url(url: str) -> str:
     """The scheme of a cache's URL, in lower case. Raises ``ValueError`` for what can't be one, in a line that repeats no more."""
-    scheme, there, rest = url.partition("://")
-    scheme = scheme.lower()
-    if not there or scheme not in CACHE_SCHEMES:
+    scheme = scheme_of(url)
+    if scheme not in CACHE_SCHEMES:
         raise ValueError(f"must be a URL that starts with {either(CACHE_SCHEMES)}")
-    if scheme == "memory" and rest:
+    if scheme == "memory" and url.partition("://")[2]:
         raise ValueError("memory:// takes nothing after it")
     if scheme in MANY_SERVERS:
-        parse_address(url)
+        parse_servers_url(url)
     return scheme
 
 
@@ -61,6 +60,8 @@ _STORES: dict[str, Callable[[str, float, int | None, Sequence[str]], "Cache"]] =
 }
 """Which store has which scheme: where another store is added, and all else learns of it."""
 CACHE_SCHEMES = tuple(_STORES)
+IN_PROCESS_SCHEMES = ("memory",)
+"""Those whose records are one process's own, and go with it."""
 
 
 def given_cache(cache: object) -> "Cache":

@@ -7,6 +7,8 @@ from typing import Final, NamedTuple
 
 TOKEN_BYTES: Final = 16
 FINGERPRINT_BYTES: Final = 16
+LAST_INSTANT_MS: Final = 253402300799999
+"""The end of the year 9999, in Unix ms: later instants can't be written down (RFC 3339)."""
 DEAD_TOKEN: Final = bytes(TOKEN_BYTES)
 """Nobody's owner token: what a record carries after a release gave it back the state that the attempt had found."""
 
@@ -19,6 +21,10 @@ class State(enum.StrEnum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     UNKNOWN = "unknown"
+
+
+FOUND: Final = (State.ABSENT, State.FAILED, State.UNKNOWN)
+"""What an attempt can have found."""
 
 
 class StoredResponse(NamedTuple):
@@ -48,6 +54,8 @@ def stored_response(
 MAX_GATEWAY_BYTES: Final = 40
 MAX_NOTE_BYTES: Final = 200
 MAX_ROUTE_BYTES: Final = 80
+MAX_SEQUENCE: Final = 2**63 - 1
+"""The highest number of a command among those about its aggregate: databases have a column for it."""
 DEFAULT_ROUTE: Final = "*"
 
 
@@ -93,6 +101,7 @@ _NOTHING: Final[frozenset[State]] = frozenset()
 # Members of an enumeration take long to look up.
 _IN_FLIGHT: Final = State.IN_FLIGHT
 _ABSENT: Final = State.ABSENT
+_UNKNOWN: Final = State.UNKNOWN
 
 
 @dataclass(slots=True, init=False)
@@ -101,7 +110,7 @@ class Record:
 
     ``token`` is the owner token of the last attempt, in every state. ``attempt`` counts from 1. ``lapsed`` tells an
     ``UNKNOWN`` that is an in-flight record past its lease from one that was written so. An attempt in flight also carries
-    what it ``found`` (``ABSENT``, ``FAILED`` or ``UNKNOWN``) with the ``found_ms`` that state had left to live, and
+    what it ``found`` (one of `FOUND`) with the ``found_ms`` that state had left to live, and
     ``retention_ms``: how long it outlives its lease. ``trace`` is for people, and not part of what makes records equal.
 
     ``submission`` marks the record of a command that is handed over to be processed later: its success says that the command
@@ -149,6 +158,12 @@ class Record:
         self.submission = submission
 
 
+def body_bytes(record: Record | None) -> int:
+    """The size of the body that is kept in a record."""
+    response = None if record is None else record.response
+    return 0 if response is None or response.body is None else len(response.body)
+
+
 @dataclass(slots=True, init=False)
 class ClaimRequest:
     """What a claim is made with: the first attempt at a free key, and what it may take over.
@@ -191,11 +206,26 @@ class ClaimRequest:
             _IN_FLIGHT, token, fingerprint, 1, None, False, _ABSENT, 0, retention_ms, NO_TRACE, self.submission
         )
 
+    def next_attempt(self, found: Record, found_ms: int) -> Record:
+        """The record in flight that the claim makes of the one that it takes over, which had ``found_ms`` left to live."""
+        token, attempt, left = self.token, found.attempt + 1, (found.state, found_ms, self.retention_ms)
+        return Record(_IN_FLIGHT, token, self.fingerprint, attempt, None, False, *left, self.trace, self.submission)
+
     def outcome(self, state: State, attempt: int, response: StoredResponse | None, took_ms: int, note: str) -> Record:
         """The record in which the attempt of this number ends, after ``took_ms``."""
         begun, token, fingerprint = self.trace, self.token, self.fingerprint
         trace = Trace(begun.gateway, begun.begun_at_ms, took_ms, note, begun.method, begun.route)
         return Record(state, token, fingerprint, attempt, response, False, _ABSENT, 0, 0, trace, self.submission)
+
+
+def takes_over(found: Record, takeover: frozenset[State], fingerprint: bytes, *, submission: bool = False) -> bool:
+    """Whether what is ``found`` may be taken over by a request with this ``fingerprint``, in one of the states ``takeover``.
+
+    A ``submission`` also takes over another of unknown outcome, as after a crash, whatever the policy says of those: to submit
+    it once more is harmless, since the consumer processes one of the two.
+    """
+    lost = submission and found.submission and found.state is _UNKNOWN
+    return (lost or found.state in takeover) and found.fingerprint == fingerprint
 
 
 @dataclass(slots=True, init=False)

@@ -5,9 +5,9 @@ time-out: it ends with an answer or with `CacheUnavailable`.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from oncegate.cache.errors import CacheError
 from oncegate.cache.record import Claim, ClaimRequest, Record
@@ -25,26 +25,19 @@ class Page:
     cursor: str
 
 
-Answer = TypeVar("Answer", contravariant=True)
+Result = TypeVar("Result")
+Then = Callable[[Result | Exception], None]
+"""Called with an answer, or with the error in its place. It must not block and must not raise."""
 
 
-class Then(Protocol[Answer]):
-    """Called with an answer, or with the error in its place. It must not block and must not raise."""
+class CallbackCache(Protocol):
+    """The two calls of a first request by callback, which spares them their tasks. They always accept.
 
-    def __call__(self, answer: Answer | CacheError, /) -> None:
-        """Take the answer."""
-
-
-class PromptCache(Protocol):
-    """What a cache may offer in addition: the two calls of a first request with callbacks, without a coroutine.
-
-    ``then`` is called once, perhaps before the call returns, with what the call of that name in `Cache` would return or raise.
-    ``loop`` is the running one, which would cost a system call to look up.
-    ``False``: that needs waiting (there is no connection yet, say), and ``then`` is never called: use the coroutine. A class
-    derived from one that offers them offers them itself, or its coroutines are called.
+    ``then`` is called exactly once, perhaps before the call returns, with what the call of that name in `Cache` would return or
+    raise. ``loop`` is the running one, which would cost a system call to look up.
     """
 
-    def claim_soon(
+    def start_claim(
         self,
         key: str,
         request: ClaimRequest,
@@ -52,13 +45,13 @@ class PromptCache(Protocol):
         loop: asyncio.AbstractEventLoop,
         adopt: Adopt | None,
         then: Then[Claim],
-    ) -> bool:
-        """See `Cache.claim`."""
+    ) -> asyncio.Task[None] | None:
+        """See `Cache.claim`. Returns the task that makes the claim, to be cancelled with its caller; ``None``: it is made."""
         ...
 
-    def complete_soon(
+    def start_complete(
         self, key: str, outcome: Record, *, loop: asyncio.AbstractEventLoop, ttl_ms: int, then: Then[bool]
-    ) -> bool:
+    ) -> None:
         """See `Cache.complete`."""
         ...
 
@@ -140,12 +133,76 @@ class Cache(Protocol):
         ...
 
 
-def prompt(cache: Cache) -> PromptCache | None:
-    """``cache``, if its very class offers the calls of a `PromptCache`.
+_BY_CALLBACK: set[type] = set()
+Kind = TypeVar("Kind", bound=type)
 
-    A class derived from one that does may have coroutines of its own, and so may an object: these must not be bypassed.
+
+def by_callback(kind: Kind) -> Kind:
+    """Declare that a class of caches has the calls of a `CallbackCache`, and that they do what its `claim` and `complete` do.
+
+    Then these two are not called. It holds for this very class: one that is derived from it may change the coroutines, so it
+    declares this for itself, or they are called.
     """
-    offered, own = vars(type(cache)), getattr(cache, "__dict__", {})
-    if not {"claim_soon", "complete_soon"} <= offered.keys() or not own.keys().isdisjoint({"claim", "complete"}):
-        return None
-    return cast(PromptCache, cache)
+    _BY_CALLBACK.add(kind)
+    return kind
+
+
+def callbacks(cache: Cache) -> CallbackCache:
+    """The calls of ``cache`` by callback: its own, where they are declared (`by_callback`), or else its coroutines."""
+    replaced = getattr(cache, "__dict__", {}).keys() & {"claim", "complete"}  # in the object itself
+    if type(cache) in _BY_CALLBACK and not replaced:
+        return cast(CallbackCache, cache)
+    return CoroutineCalls(cache)
+
+
+class CoroutineCalls:
+    """The calls of a `CallbackCache` for a cache that has coroutines only: each is a task."""
+
+    def __init__(self, cache: Cache) -> None:
+        self._cache = cache
+
+    def start_claim(
+        self,
+        key: str,
+        request: ClaimRequest,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        adopt: Adopt | None,
+        then: Then[Claim],
+    ) -> asyncio.Task[None] | None:
+        """See `CallbackCache`."""
+        return start(loop, self._cache.claim(key, request, adopt=adopt), then)
+
+    def start_complete(
+        self, key: str, outcome: Record, *, loop: asyncio.AbstractEventLoop, ttl_ms: int, then: Then[bool]
+    ) -> None:
+        """See `CallbackCache`."""
+        start(loop, self._cache.complete(key, outcome, ttl_ms=ttl_ms), then)
+
+
+_tasks: set[asyncio.Task[None]] = set()
+"""Kept here, since a loop keeps no task alive by itself."""
+
+
+def start(loop: asyncio.AbstractEventLoop, call: Coroutine[Any, Any, Result], then: Then[Result]) -> asyncio.Task[None]:
+    """Run ``call`` in a task of the running ``loop``. ``then`` is called once, also where the task is cancelled."""
+    task = loop.create_task(_pass_on(call, then))
+    _tasks.add(task)
+    task.add_done_callback(_tasks.discard)
+    return task
+
+
+def set_reply(reply: asyncio.Future[Result], answer: Result) -> None:
+    """Wake whoever awaits ``reply``, unless they have left: a `Then`, once it is bound to a future."""
+    if not reply.done():
+        reply.set_result(answer)
+
+
+async def _pass_on(call: Coroutine[Any, Any, Result], then: Then[Result]) -> None:
+    answer: Result | Exception = CacheError("the call was cancelled")
+    try:
+        answer = await call
+    except Exception as error:  # noqa: BLE001 - passed on, whatever a cache of one's own may raise
+        answer = error
+    finally:
+        then(answer)

@@ -10,13 +10,24 @@ test compares both over random histories, answer by answer and byte by byte.
 import enum
 import functools
 from dataclasses import dataclass, replace
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from oncegate.cache.codec import STATE_CODES, encode, encode_claim, encode_restored
 from oncegate.cache.errors import IllegalTransition
-from oncegate.cache.record import DEAD_TOKEN, NO_TRACE, Claim, ClaimRequest, Record, State, StoredResponse, Trace
+from oncegate.cache.record import (
+    DEAD_TOKEN,
+    FOUND,
+    NO_TRACE,
+    Claim,
+    ClaimRequest,
+    Record,
+    State,
+    StoredResponse,
+    Trace,
+    takes_over,
+)
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
 class Event(enum.StrEnum):
@@ -28,6 +39,8 @@ class Event(enum.StrEnum):
     RELEASE = "release"
     LAPSE = "lapse"
     RESOLVE = "resolve"
+    PURGE = "purge"
+    OUTLAST = "outlast"
     EXPIRE = "expire"
 
 
@@ -46,7 +59,6 @@ def _row(source: State, event: Event, *targets: State, guard: str) -> Transition
 
 
 _OUTCOMES: Final = (State.SUCCEEDED, State.FAILED, State.UNKNOWN)
-_FOUND: Final = (State.ABSENT, State.FAILED, State.UNKNOWN)
 
 TRANSITIONS: tuple[Transition, ...] = (
     _row(State.ABSENT, Event.CLAIM, State.IN_FLIGHT, guard="new token, attempt 1"),
@@ -61,14 +73,21 @@ TRANSITIONS: tuple[Transition, ...] = (
     ),
     _row(State.IN_FLIGHT, Event.RENEW, State.IN_FLIGHT, guard="own token"),
     _row(State.IN_FLIGHT, Event.COMPLETE, *_OUTCOMES, guard="own token"),
-    _row(State.IN_FLIGHT, Event.RELEASE, *_FOUND, guard="own token: back to what the attempt found"),
+    _row(State.IN_FLIGHT, Event.RELEASE, *FOUND, guard="own token: back to what the attempt found"),
     _row(State.IN_FLIGHT, Event.LAPSE, State.UNKNOWN, guard="the lease ran out; nothing is written, it reads so"),
     _row(State.UNKNOWN, Event.RENEW, State.IN_FLIGHT, guard="lapsed, own token, nobody took over"),
     _row(State.UNKNOWN, Event.COMPLETE, *_OUTCOMES, guard="lapsed, own token, nobody took over"),
-    _row(State.UNKNOWN, Event.RELEASE, *_FOUND, guard="lapsed, own token, nobody took over"),
+    _row(State.UNKNOWN, Event.RELEASE, *FOUND, guard="lapsed, own token, nobody took over"),
     _row(State.ABSENT, Event.COMPLETE, *_OUTCOMES, guard="lapsed away while its owner lived on"),
     _row(State.UNKNOWN, Event.RESOLVE, State.SUCCEEDED, State.FAILED, State.ABSENT, guard="an operator"),
     _row(State.IN_FLIGHT, Event.RESOLVE, State.SUCCEEDED, State.FAILED, State.ABSENT, guard="an operator, by force"),
+    *(_row(state, Event.PURGE, State.ABSENT, guard="an operator: the attempt that was seen") for state in _OUTCOMES),
+    _row(State.IN_FLIGHT, Event.PURGE, State.ABSENT, guard="an operator, by force: the attempt that was seen"),
+    _row(State.ABSENT, Event.OUTLAST, State.SUCCEEDED, guard="an accepted submission, which its execution outlives"),
+    *(
+        _row(state, Event.OUTLAST, state, guard="a submission or its execution: as long as the other")
+        for state in _OUTCOMES
+    ),
     _row(State.IN_FLIGHT, Event.EXPIRE, State.ABSENT, guard="lease and unknown_ttl ran out"),
     _row(State.SUCCEEDED, Event.EXPIRE, State.ABSENT, guard="ttl ran out"),
     _row(State.FAILED, Event.EXPIRE, State.ABSENT, guard="error_ttl ran out"),
@@ -117,11 +136,12 @@ class ResolveRequest:
     submission: bool = False
 
 
+_NOTHING: Final[frozenset[State]] = frozenset()
 UNCHANGED: Final = -1
 REMOVED: Final = 0
 
 
-class Move(Generic[Answer]):
+class Move(Generic[Result]):
     """What a call comes to: its ``answer``, and what becomes of the record.
 
     ``ttl_ms`` is what the record has to live from now on, or ``UNCHANGED`` (nothing is written), or ``REMOVED``. ``data`` are
@@ -130,7 +150,7 @@ class Move(Generic[Answer]):
 
     __slots__ = ("answer", "data", "ttl_ms")
 
-    def __init__(self, answer: Answer, ttl_ms: int = UNCHANGED, data: bytes | None = None) -> None:
+    def __init__(self, answer: Result, ttl_ms: int = UNCHANGED, data: bytes | None = None) -> None:
         self.answer = answer
         self.ttl_ms = ttl_ms
         self.data = data
@@ -146,30 +166,16 @@ def claim(held: Claim | None, request: ClaimRequest) -> Move[Claim]:
     found = held.record
     if found.state is State.IN_FLIGHT and found.token == request.token:
         return Move(Claim(True, found, held.remaining_ms))
-    if found.state not in request.takeover or found.fingerprint != request.fingerprint:
+    if not takes_over(found, request.takeover, request.fingerprint):
         return Move(held)
     check(found.state, Event.CLAIM, State.IN_FLIGHT)
-    taken = Record(
-        State.IN_FLIGHT,
-        request.token,
-        found.fingerprint,
-        found.attempt + 1,
-        found=found.state,
-        found_ms=held.remaining_ms,
-        retention_ms=request.retention_ms,
-        trace=request.trace,
-        submission=request.submission,
-    )
+    taken = request.next_attempt(found, held.remaining_ms)
     return Move(Claim(True, taken, ttl_ms), ttl_ms, encode(taken))
 
 
 def submit_again(request: ClaimRequest, answer: Claim) -> ClaimRequest | None:
-    """The claim that takes over a submission of unknown outcome, as after a crash; ``None`` where ``answer`` stands.
-
-    To submit it once more is harmless, whatever the policy says of unknown outcomes: the consumer processes one of the two.
-    """
-    lost = answer.record
-    if not request.submission or answer.won or lost.state is not State.UNKNOWN or not lost.submission:
+    """The claim that takes over a submission of unknown outcome; ``None`` where ``answer`` stands."""
+    if answer.won or not takes_over(answer.record, _NOTHING, request.fingerprint, submission=request.submission):
         return None
     return replace(request, takeover=request.takeover | {State.UNKNOWN})
 
@@ -201,7 +207,7 @@ def release(held: Claim | None, token: bytes) -> Move[bool]:
     record = held.record
     if check(record.state, Event.RELEASE, record.found) is State.ABSENT:
         return Move(True, REMOVED)
-    found = Record(record.found, DEAD_TOKEN, record.fingerprint, record.attempt - 1, submission=record.submission)
+    found = _unowned(record, state=record.found, attempt=record.attempt - 1)
     return Move(True, max(1, record.found_ms), encode_restored(found))
 
 
@@ -223,9 +229,49 @@ def resolve(held: Claim | None, request: ResolveRequest) -> Move[Resolution]:
 
 
 def resolved_record(record: Record, target: State, request: ResolveRequest) -> Record:
-    """``record`` as an operator resolves it. Nobody owns it any more."""
-    kept = (DEAD_TOKEN, record.fingerprint, record.attempt)
-    return Record(target, *kept, request.response, trace=request.trace, submission=request.submission)
+    """``record`` as an operator resolves it."""
+    return _unowned(record, state=target, response=request.response, trace=request.trace, submission=request.submission)
+
+
+def _unowned(record: Record, **changes: Any) -> Record:
+    """``record`` with ``changes``, and nobody's any more."""
+    return replace(record, token=DEAD_TOKEN, lapsed=False, found=State.ABSENT, found_ms=0, retention_ms=0, **changes)
+
+
+def purge(held: Claim | None, seen: Record, *, force: bool) -> Move[Resolution]:
+    """See `oncegate.cache.redis.store.RedisCache.purge`."""
+    if held is None:
+        return Move(Resolution.ABSENT)
+    record = held.record
+    if (record.token, record.attempt) != (seen.token, seen.attempt):
+        return Move(Resolution.OTHER_ATTEMPT)
+    if record.state is State.IN_FLIGHT and not force:
+        return Move(Resolution.IN_FLIGHT)
+    check(record.state, Event.PURGE, State.ABSENT)
+    return Move(Resolution.RESOLVED, REMOVED)
+
+
+def outlast(held: Claim | None, submission: Record, ttl_ms: int) -> Move[int]:
+    """See `oncegate.cache.redis.store.RedisCache.outlast`."""
+    if held is None:
+        check(State.ABSENT, Event.OUTLAST, submission.state)
+        return Move(ttl_ms, ttl_ms, encode(submission))
+    record = held.record
+    if record.fingerprint != submission.fingerprint:
+        return Move(0)
+    if record.state is State.IN_FLIGHT or record.lapsed:
+        return Move(-1)
+    if record.state is not State.SUCCEEDED or not record.submission:
+        return Move(0)
+    return Move(max(held.remaining_ms, ttl_ms), prolong(held, ttl_ms).ttl_ms)
+
+
+def prolong(held: Claim | None, ttl_ms: int) -> Move[bool]:
+    """See `oncegate.cache.redis.store.RedisCache.prolong`."""
+    if held is None or held.record.state is State.IN_FLIGHT or held.record.lapsed or held.remaining_ms >= ttl_ms:
+        return Move(False)
+    check(held.record.state, Event.OUTLAST, held.record.state)
+    return Move(True, ttl_ms)
 
 
 def _is_owner(record: Record, token: bytes) -> bool:

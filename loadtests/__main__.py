@@ -18,7 +18,6 @@ from loadtests import (
     gateway,
     gateway_report,
     inbox,
-    inbox_report,
     instructions,
     middleware,
     middleware_report,
@@ -35,7 +34,7 @@ BENCHES: dict[str, tuple[Callable[..., Results], Any]] = {
     "middleware": (middleware.run, middleware_report),
     "cost": (cost.run, cost_report),
     "duplicates": (duplicates.run, duplicates),
-    "inbox": (inbox.run, inbox_report),
+    "inbox": (inbox.run, inbox),
     "order": (order.run, order),
     "relay": (relay.run, relay),
 }

@@ -80,12 +80,12 @@ def _gateway(results: Results) -> list[Aim]:
 
 
 def _cost(results: Results) -> list[Aim]:
-    sent, look = results.checks["commands"], cost_report.milestones(results)[-1]
+    sent, largest = results.checks["commands"], cost_report.milestones(results)[-1]
     figures = {
         "Redis commands for a first request": (sent["first"]["sent"], 2),
         "Redis commands for a replay": (sent["replay"]["sent"], 1),
-        "Redis bytes per 300-byte record, by MEMORY USAGE": (look["record_bytes"], 620),
-        "the same, with its share of Redis's tables": (look["redis_bytes_per_record"], 620),
+        "Redis bytes per 300-byte record, by MEMORY USAGE": (largest["record_bytes"], 620),
+        "the same, with its share of Redis's tables": (largest["redis_bytes_per_record"], 620),
         "gateway memory at the end of the soak, after its first tenth = 1": (cost_report.growth(results)[1], 1.1),
     }
     [build] = builds.of(results)

@@ -113,7 +113,7 @@ def create(middleware: str, redis_url: str, *, frozen: bool = False, patient: bo
         return Response(f"execution {execution()}", media_type="text/plain")
 
     @app.get("/executions")
-    async def tell() -> int:
+    async def executed() -> int:
         return executions
 
     @app.get("/frozen")
@@ -142,11 +142,11 @@ class _Floor:
             await self._app(scope, receive, send)
             return
         message = await receive()
-        await self._look(scope, message["body"])
+        await self._read(scope, message["body"])
         await send({"type": "http.response.start", "status": 201, "headers": self._headers})
         await send({"type": "http.response.body", "body": self._body})
 
-    async def _look(self, scope: Scope, body: bytes) -> None:
+    async def _read(self, scope: Scope, body: bytes) -> None:
         """Nothing to look at."""
 
 
@@ -155,7 +155,7 @@ class _RedisFloor(_Floor):
         super().__init__(app)
         self._cache = cache
 
-    async def _look(self, scope: Scope, body: bytes) -> None:
+    async def _read(self, scope: Scope, body: bytes) -> None:
         key = next(value for name, value in scope["headers"] if name == b"idempotency-key")
         blake2b(body, digest_size=16).digest()
         await self._cache.get(blake2b(key, digest_size=15).hexdigest())

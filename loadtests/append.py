@@ -65,7 +65,7 @@ async def _measure(server: RedisServer, turns: int, results: Results) -> None:
                         continue
                     number = turn * TURN + call
                     given = numbering(stream, number, count, expects=way == "version")
-                    answer = await cache.append_numbered(stream, ABOUT, limit=LIMIT, numbering=given)
+                    answer = await cache.append(stream, ABOUT, limit=LIMIT, numbering=given)
                     if answer is None or not answer.entry:
                         raise RuntimeError("it was not appended")
                 log: Any = redis.slowlog_get(4 * TURN)

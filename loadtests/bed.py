@@ -27,7 +27,7 @@ class Bed:
     servers: dict[str, Process]
     redis: Process
     upstream: Process
-    _asked: int = 0
+    _queries: int = 0
 
     def target(self, name: str) -> Target:
         """One of the servers, to be measured."""
@@ -40,8 +40,8 @@ class Bed:
             found = re.search(rb"requests\s+\d+ \d+ (\d+)", answer.read())
         if found is None:
             raise BenchError("the upstream does not tell its arrivals")
-        self._asked += 1
-        return int(found[1]) - self._asked
+        self._queries += 1
+        return int(found[1]) - self._queries
 
 
 @contextlib.contextmanager

@@ -47,10 +47,10 @@ class Costs:
         def cpu(mode: str, process: str) -> float:
             return spread(gateway.select(server=OURS[build], mode=mode, connections=32), "cpu_us", process).median
 
-        look = cost_report.milestones(cost)[-1]
+        largest = cost_report.milestones(cost)[-1]
         return cls(
             cpu("first", "server"), cpu("replay", "server"), cpu("first", "redis"), cpu("replay", "redis"),
-            look["redis_bytes_per_record"],
+            largest["redis_bytes_per_record"],
         )  # fmt: skip
 
 

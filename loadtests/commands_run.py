@@ -17,7 +17,6 @@ is the number of executions in the documented window, and it is told. Exit code 
 
 import asyncio
 import gzip
-import os
 import random
 import sys
 import tempfile
@@ -39,6 +38,7 @@ from loadtests.commands_service import RESPONSE_TIMEOUT, slow_service
 from loadtests.restarting import Restarting
 from loadtests.runs import main, progress, submissions
 from oncegate.cache.redis.streams.stream import dead_letters_key, stream_key
+from testing.command_line import ENVIRONMENT
 from testing.gateway import Gateway
 from testing.servers import RedisServer
 
@@ -109,7 +109,7 @@ class Workers(Restarting):
     """The workers, on whom somebody shoots. The first of them forwards."""
 
     def __init__(self, plan: Plan, redis_url: str, folder: Path, service: str) -> None:
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("ONCEGATE_")} | {
+        environment = ENVIRONMENT | {
             "ONCEGATE_IDEMPOTENCY__LEASE": str(plan.lease),
             "ONCEGATE_LOG_LEVEL": "warning",
             BOOKS: str(folder / "books.sqlite"),

@@ -89,7 +89,7 @@ def measure(what: str, running: Bed, wrk: Wrk, mode: str, **options: Any) -> dic
 
 def commands(running: Bed, counted: int) -> dict[str, dict[str, float]]:
     """Commands per request, of ``counted`` requests of each kind: what is sent, and what scripts issue on the server."""
-    told = {}
+    issued = {}
     with (
         processes.redis_client(running.redis) as client,
         httpx.Client(base_url=running.urls[ONCEGATE], timeout=30) as http,
@@ -102,13 +102,13 @@ def commands(running: Bed, counted: int) -> dict[str, dict[str, float]]:
                     raise BenchError(f"{name}: not answered with 201")
             counts = client.info("commandstats")
             per_request = {name.removeprefix("cmdstat_"): count["calls"] / counted for name, count in counts.items()}
-            told[name] = {command: per_request.get(command, 0.0) for command in COMMANDS}
-            told[name]["sent"] = round(sum(per_request.get(command, 0.0) for command in ("evalsha", "eval")), 2)
+            issued[name] = {command: per_request.get(command, 0.0) for command in COMMANDS}
+            issued[name]["sent"] = round(sum(per_request.get(command, 0.0) for command in ("evalsha", "eval")), 2)
         client.flushall()
-    return told
+    return issued
 
 
-def soak(running: Bed, wrk: Wrk, records: int, say: Callable[[str], None]) -> list[dict[str, Any]]:
+def soak(running: Bed, wrk: Wrk, records: int, on_chunk: Callable[[str], None]) -> list[dict[str, Any]]:
     """First requests until there are ``records``: after each chunk of them, what Redis and the gateway hold."""
     server, target = running.servers[ONCEGATE], running.target(ONCEGATE)
     samples: list[dict[str, Any]] = []
@@ -130,7 +130,7 @@ def soak(running: Bed, wrk: Wrk, records: int, say: Callable[[str], None]) -> li
                 "record_bytes": client.memory_usage(_any_key(client)), "gateway_rss_bytes": machine.rss_bytes(server.pid),
                 "requests_per_s": sample["requests_per_s"], "p99_ms": sample["p99_ms"], "errors": sample["errors"],
             })  # fmt: skip
-            say(f"soak, {held:,} of {records:,} first requests")
+            on_chunk(f"soak, {held:,} of {records:,} first requests")
     return samples
 
 

@@ -18,38 +18,38 @@ def build(results: Results) -> str:
 
 def milestones(results: Results) -> list[dict[str, Any]]:
     """The first look at or after each of 10^4, 10^5, 10^6 records."""
-    looks = results.select(part="soak")
+    samples = results.select(part="soak")
     found = []
     for milestone in MILESTONES:
-        reached = [look for look in looks if look["records"] >= milestone]
+        reached = [sample for sample in samples if sample["records"] >= milestone]
         found += reached[:1]
-    return found or looks[-1:]
+    return found or samples[-1:]
 
 
 def growth(results: Results) -> tuple[float, float]:
     """How the gateway's memory changed after the first tenth of the soak: in bytes, and as what it is of what it was."""
-    looks = results.select(part="soak")
-    settled = [look for look in looks if look["records"] >= SETTLED * looks[-1]["records"]]
+    samples = results.select(part="soak")
+    settled = [sample for sample in samples if sample["records"] >= SETTLED * samples[-1]["records"]]
     first, last = settled[0]["gateway_rss_bytes"], settled[-1]["gateway_rss_bytes"]
     return last - first, last / first
 
 
 def tables(results: Results) -> list[Table]:
     """Commands, memory, and time by concurrency, size and workers."""
-    told = results.checks["commands"]
+    issued = results.checks["commands"]
     commands = [
         [
             MODES[mode],
             f"{counts['sent']:g}",
             *(f"{counts[name]:g}" for name in counts if name not in ("sent", "evalsha")),
         ]
-        for mode, counts in told.items()
+        for mode, counts in issued.items()
     ]
-    names = [name.upper() for name in told["first"] if name not in ("sent", "evalsha")]
+    names = [name.upper() for name in issued["first"] if name not in ("sent", "evalsha")]
     memory = [
-        [f"{look['records']:,}", f"{look['redis_bytes_per_record']:.0f}", f"{look['record_bytes']}",
-         f"{look['redis_bytes'] / 1e6:,.0f}", f"{look['gateway_rss_bytes'] / 1e6:.1f}"]
-        for look in milestones(results)
+        [f"{sample['records']:,}", f"{sample['redis_bytes_per_record']:.0f}", f"{sample['record_bytes']}",
+         f"{sample['redis_bytes'] / 1e6:,.0f}", f"{sample['gateway_rss_bytes'] / 1e6:.1f}"]
+        for sample in milestones(results)
     ]  # fmt: skip
     grown, ratio = growth(results)
     return [
@@ -95,10 +95,10 @@ def _table(results: Results, by: str, title: str) -> Table:
 
 def plot(results: Results, axes: Any) -> None:
     """The gateway's memory over the soak, and Redis's per record."""
-    looks = results.select(part="soak")
+    samples = results.select(part="soak")
     axes.plot(
-        [look["records"] for look in looks],
-        [look["gateway_rss_bytes"] / 1e6 for look in looks],
+        [sample["records"] for sample in samples],
+        [sample["gateway_rss_bytes"] / 1e6 for sample in samples],
         label="gateway RSS, MB",
     )
     axes.set_ylim(bottom=0)
@@ -106,8 +106,8 @@ def plot(results: Results, axes: Any) -> None:
     axes.set_ylabel("MB")
     other = axes.twinx()
     other.plot(
-        [look["records"] for look in looks],
-        [look["redis_bytes_per_record"] for look in looks],
+        [sample["records"] for sample in samples],
+        [sample["redis_bytes_per_record"] for sample in samples],
         "C1",
         label="Redis, bytes per record",
     )

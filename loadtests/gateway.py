@@ -85,7 +85,7 @@ def check_all(running: Bed) -> dict[str, dict[str, str]]:
 def check(running: Bed, name: str) -> dict[str, str]:
     """Look at a gateway's answers before it is measured; what is not as it should be ends the benchmark."""
     key = f"check-{time.monotonic_ns()}"
-    told: dict[str, str] = {}
+    outcomes: dict[str, str] = {}
     with httpx.Client(base_url=running.urls[name], timeout=30) as client:
 
         def post(
@@ -96,9 +96,9 @@ def check(running: Bed, name: str) -> dict[str, str]:
         def expect(what: str, status: int, arrivals: int, *arguments: Any, **options: Any) -> httpx.Response:
             before = running.arrivals()
             answer = post(*arguments, **options)
-            told[what] = f"{answer.status_code}, {running.arrivals() - before} arrivals"
-            if told[what] != f"{status}, {arrivals} arrivals":
-                raise BenchError(f"{name}: {what}: {told[what]}, not {status}, {arrivals} arrivals")
+            outcomes[what] = f"{answer.status_code}, {running.arrivals() - before} arrivals"
+            if outcomes[what] != f"{status}, {arrivals} arrivals":
+                raise BenchError(f"{name}: {what}: {outcomes[what]}, not {status}, {arrivals} arrivals")
             return answer
 
         first = expect("first request", 201, 1)
@@ -128,7 +128,7 @@ def check(running: Bed, name: str) -> dict[str, str]:
             late.cancel()
             _go(running)
             held.join()
-    return told
+    return outcomes
 
 
 def _go(running: Bed) -> None:

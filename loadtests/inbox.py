@@ -1,27 +1,25 @@
 """`scripts/bench inbox`: what a marker costs the handler that it is written for, in time and in bytes of PostgreSQL.
 
-Handlers of SQLAlchemy's asyncio on asyncpg, four at once, in one process on a core of its own, PostgreSQL on the other. Each kind
-of handler is measured for a quarter of a second in turn, over and over: what disturbs the machine disturbs all alike. A round
-takes less than half a minute; markers that are only there to be deleted are made by PostgreSQL itself.
+Handlers are measured as `loadtests.handlers` says. A round takes less than half a minute; markers that are only there to be
+deleted are made by PostgreSQL itself.
 """
 
 import asyncio
 import itertools
-import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Iterator
 from hashlib import md5
-from importlib.metadata import version
 from statistics import median
 from typing import Any, Final
 
 from sqlalchemy import Connection, MetaData, create_engine, text
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 
-from loadtests import builds, machine
+from loadtests import builds, handlers
+from loadtests.handlers import AT_ONCE, Handle, Rate, Ratios, yes
 from loadtests.load import QUICK_SECONDS
 from loadtests.processes import BenchError
-from loadtests.report import Results, progress
+from loadtests.report import Results, Spread, Table, progress, spread
 from oncegate.middleware.consumers.delivery import Delivery
 from oncegate.middleware.consumers.subscription import Subscription
 from oncegate.middleware.rules.key import record_id, record_key
@@ -30,8 +28,6 @@ from oncegate.sql.inbox.cleanup import Retention, forget
 from oncegate.sql.marking.statements import Message
 from testing.postgresql import PostgreSQLServer
 
-AT_ONCE: Final = 4
-TURN_SECONDS: Final = 0.25
 ACCOUNTS: Final = 10_000
 DUPLICATES: Final = 1000
 """Messages that were processed before anything is measured, for the deliveries that come second."""
@@ -47,7 +43,7 @@ SELECT clock_timestamp(), 'billing', substring(digest FOR 30), substring(digest 
 FROM generate_series(1, {markers}) AS number, sha256(CAST(CAST(number AS text) AS bytea)) AS digest
 """
 _UPDATE: Final = text("UPDATE account SET balance = balance + 1 WHERE id = :id")
-_LOOK: Final = text("SELECT 1 FROM looked_for WHERE consumer = 'billing' AND message = :message")
+_FIND: Final = text("SELECT 1 FROM looked_for WHERE consumer = 'billing' AND message = :message")
 _NOTE: Final = text("INSERT INTO looked_for (received_at, consumer, message) VALUES (now(), 'billing', :message)")
 _BY_HAND: Final = text(
     "INSERT INTO by_hand (received_at, consumer, message) VALUES (now(), 'billing', :message)"
@@ -67,7 +63,7 @@ HANDLERS: Final = {
     "hook": "one UPDATE, under the hook",
     "hook, inbox": "one UPDATE, under the hook, with the inbox",
 }
-RATIOS: Final[tuple[tuple[str, str, str, float | None], ...]] = (
+RATIOS: Final[Ratios] = (
     ("with the inbox / without, one UPDATE", "one, inbox", "one", 0.75),
     ("with the inbox / without, three UPDATEs", "three, inbox", "three", 0.83),
     ("with the inbox / looks first and marks last", "one, inbox", "one, looks", 1.15),
@@ -77,9 +73,9 @@ RATIOS: Final[tuple[tuple[str, str, str, float | None], ...]] = (
     ("a duplicate / a first delivery, by hand", "by hand, duplicate", "one, by hand", None),
     ("with the inbox / without, under the hook", "hook, inbox", "hook", None),
 )
-"""What is held against what, by rate, and what it should be at least, where that was promised."""
-
-Handle = Callable[[int], Awaitable[object]]
+MOST_BYTES: Final = 180
+LEAST_PRUNED: Final = 50_000
+MOST_LATE: Final = 2.0
 
 
 def run(*, rounds: int, seconds: float, quick: bool) -> Results:
@@ -92,51 +88,26 @@ def run(*, rounds: int, seconds: float, quick: bool) -> Results:
         "markers": markers,
     }  # fmt: skip
     results = Results("inbox", settings)
-    ours, theirs = machine.cores()
-    with progress() as bar, PostgreSQLServer() as server:
-        task = bar.add_task("inbox", total=rounds + 1)
-        before = os.sched_getaffinity(0)
-        _pin(server, theirs)
-        os.sched_setaffinity(0, {ours})
-        try:
-            bar.update(task, description="bytes per marker")
-            results.checks["bytes_per_marker"] = bytes_per_marker(server, markers)
-            bar.advance(task)
-            (found,) = server.execute("SHOW server_version")
-            results.versions = {name: version(name) for name in ("sqlalchemy", "asyncpg")} | {
-                "postgresql": found[0].split()[0]
-            }
-            for number in range(rounds):
-                bar.update(task, description=f"handlers, round {number + 1}")
-                rates = asyncio.run(_round(server, seconds))
-                results.samples += [
-                    {"handler": name, "round": number, "per_s": rate, "cpu_us": cpu}
-                    for name, (rate, cpu) in rates.items()
-                ]
-                pruned = asyncio.run(prune(server, markers))
-                results.samples.append({"handler": "cleanup", "round": number, **pruned})
-                bar.advance(task)
-        finally:
-            os.sched_setaffinity(0, before)
+    with progress() as bar, PostgreSQLServer() as server, handlers.apart(server):
+        task = bar.add_task("bytes per marker", total=rounds + 1)
+        results.checks["bytes_per_marker"] = bytes_per_marker(server, markers)
+        results.versions = handlers.versions(server)
+        for number in range(rounds):
+            bar.update(task, advance=1, description=f"handlers, round {number + 1}")
+            results.samples += handlers.samples(asyncio.run(_round(server, seconds)), number)
+            pruned = asyncio.run(prune(server, markers))
+            results.samples.append({"handler": "cleanup", "round": number, **pruned})
     return results
-
-
-def _pin(server: PostgreSQLServer, core: int) -> None:
-    """What serves a connection is a child of the server, and has its core."""
-    os.sched_setaffinity(server.pid, {core})
 
 
 # -- the handlers -----------------------------------------------------------------------------------------------------
 
 
-async def _round(server: PostgreSQLServer, seconds: float) -> dict[str, tuple[float, float]]:
-    """By handler: transactions per second, and the CPU (us) of one in this process. In a database of its own."""
+async def _round(server: PostgreSQLServer, seconds: float) -> dict[str, Rate]:
+    """What the handlers did in a database of their own."""
     inbox = Inbox("billing")
     database = server.database()
-    server.execute(
-        "CREATE TABLE account (id INTEGER PRIMARY KEY, balance INTEGER NOT NULL) WITH (fillfactor = 50)", database
-    )
-    server.execute(f"INSERT INTO account SELECT id, 0 FROM generate_series(0, {ACCOUNTS - 1}) AS id", database)
+    handlers.make_accounts(server, database, ACCOUNTS)
     # One of its own for what `Inbox.transaction` has made: on its engine statements are looked at.
     engine, of_hook = [
         create_async_engine(server.url(database, "asyncpg"), pool_size=AT_ONCE, max_overflow=0) for _ in range(2)
@@ -153,42 +124,22 @@ async def _round(server: PostgreSQLServer, seconds: float) -> dict[str, tuple[fl
                 )
             for number in range(DUPLICATES):
                 await connection.execute(_BY_HAND, {"message": f"order-{number}"})
-        handlers = _under_the_hook(async_sessionmaker(of_hook), inbox) | _handlers(async_sessionmaker(engine), inbox)
-        numbers = itertools.count(DUPLICATES)
+        known = _under_the_hook(async_sessionmaker(of_hook), inbox) | _handlers(async_sessionmaker(engine), inbox)
         keys, payloads = zip(*[_message(number) for number in range(DUPLICATES)], strict=True)
         async with engine.begin() as connection:
             await inbox.first_many(connection, keys, payloads=payloads)
-        done = dict.fromkeys(handlers, 0)
-        taken = dict.fromkeys(handlers, 0.0)
-        used = dict.fromkeys(handlers, 0.0)
-        for number in range(round(seconds / TURN_SECONDS) + 1):
-            for name, handle in handlers.items():
-                count, wall, cpu = await _turn(handle, numbers)
-                if number:  # statements are compiled and prepared in the first turn
-                    done[name] += count
-                    taken[name] += wall
-                    used[name] += cpu
-        await _check(engine.connect, done)
+        rates = await handlers.in_turns(known, dict.fromkeys(known, itertools.count(DUPLICATES)), seconds)
+        async with engine.connect() as connection:
+            effects = await connection.scalar(text("SELECT sum(balance) FROM account"))
     finally:
         await engine.dispose()
         await of_hook.dispose()
-    return {name: (done[name] / taken[name], used[name] / done[name] * 1e6) for name in handlers}
-
-
-async def _turn(handle: Handle, numbers: "itertools.count[int]") -> tuple[int, float, float]:
-    """How many were handled, in how many seconds, with how many of CPU."""
-    began, cpu = time.perf_counter(), time.process_time()
-    until = began + TURN_SECONDS
-
-    async def one_after_the_other() -> int:
-        count = 0
-        while time.perf_counter() < until:
-            await handle(next(numbers))
-            count += 1
-        return count
-
-    counts = await asyncio.gather(*[one_after_the_other() for _ in range(AT_ONCE)])
-    return sum(counts), time.perf_counter() - began, time.process_time() - cpu
+    wanted = sum(
+        rate.handled * (3 if "three" in name else 1) for name, rate in rates.items() if "duplicate" not in name
+    )
+    if effects < wanted:  # then something else was measured
+        raise BenchError(f"inbox: {effects} effects of {wanted}")
+    return rates
 
 
 def _handlers(sessions: async_sessionmaker[AsyncSession], inbox: Inbox) -> dict[str, Handle]:
@@ -209,10 +160,10 @@ def _handlers(sessions: async_sessionmaker[AsyncSession], inbox: Inbox) -> dict[
             if await session.scalar(_BY_HAND, {"message": f"order-{number}"}):
                 await _update(session, number)
 
-    async def looks(number: int) -> None:
+    async def marked_last(number: int) -> None:
         async with sessions.begin() as session:
             message = {"message": f"order-{number}"}
-            if await session.scalar(_LOOK, message) is None:
+            if await session.scalar(_FIND, message) is None:
                 await _update(session, number)
                 await session.execute(_NOTE, message)
 
@@ -220,7 +171,7 @@ def _handlers(sessions: async_sessionmaker[AsyncSession], inbox: Inbox) -> dict[
         "one": without,
         "one, inbox": marked,
         "one, by hand": by_hand,
-        "one, looks": looks,
+        "one, looks": marked_last,
         "one, duplicate": lambda number: marked(number % DUPLICATES),
         "by hand, duplicate": lambda number: by_hand(number % DUPLICATES),
         "three": lambda number: without(number, 3),
@@ -256,15 +207,6 @@ def _message(number: int) -> tuple[str, bytes]:
 async def _update(session: AsyncSession, number: int, updates: int = 1) -> None:
     for each in sorted((number + 3 * step) % ACCOUNTS for step in range(updates)):  # in one order: no deadlocks
         await session.execute(_UPDATE, {"id": each})
-
-
-async def _check(connect: Callable[[], Any], done: dict[str, int]) -> None:
-    """Raise `BenchError` where there are fewer effects than handlers were timed: then something else was measured."""
-    wanted = sum(count * (3 if "three" in name else 1) for name, count in done.items() if "duplicate" not in name)
-    async with connect() as connection:
-        effects = await connection.scalar(text("SELECT sum(balance) FROM account"))
-    if effects < wanted:
-        raise BenchError(f"inbox: {effects} effects of {wanted}")
 
 
 # -- markers without handlers ----------------------------------------------------------------------------------------
@@ -343,7 +285,7 @@ async def prune(server: PostgreSQLServer, markers: int) -> dict[str, float]:
 async def _latencies(
     sessions: async_sessionmaker[AsyncSession],
     inbox: Inbox,
-    numbers: "itertools.count[int]",
+    numbers: Iterator[int],
     ended: Callable[[int], bool],
 ) -> list[float]:
     """Seconds that first deliveries take, some at once, until ``ended``, which is given how many there are."""
@@ -362,3 +304,29 @@ async def _latencies(
 
 def _p99(seconds: list[float]) -> float:
     return sorted(seconds)[int(0.99 * len(seconds))] * 1000
+
+
+# -- what the samples say ---------------------------------------------------------------------------------------------
+
+
+def tables(results: Results) -> list[Table]:
+    """The ratios, and what they are of."""
+    rows = handlers.ratio_rows(results, RATIOS)
+    size = results.checks["bytes_per_marker"]
+    rows.append(["bytes per marker, index included", f"<= {MOST_BYTES}", f"{size:.0f}", yes(size <= MOST_BYTES)])
+    if cleanup := results.select(handler="cleanup"):
+        rate, aim = spread(cleanup, "pruned_per_s"), f">= {LEAST_PRUNED:,}"
+        rows.append(["markers pruned per second", aim, rate.text(), yes(rate.median >= LEAST_PRUNED)])
+        late = Spread.of(sample["p99_beside_ms"] / sample["p99_alone_ms"] for sample in cleanup)
+        what = "p99 of deliveries, beside cleanup / alone"
+        rows.append([what, f"<= {MOST_LATE:g}", late.text(2), yes(late.median <= MOST_LATE)])
+    circumstances = "; PostgreSQL without fsync, which makes a marker's share of the time larger, not smaller."
+    return [
+        Table("What a marker costs", ["what", "aim", "measured", "reached"], rows),
+        handlers.rates_table(results, "Handlers", HANDLERS, circumstances),
+    ]
+
+
+def plot(results: Results, axes: Any) -> None:
+    """Transactions per second, by handler."""
+    handlers.draw(results, axes, HANDLERS, ("inbox", "duplicate"), "Handlers with and without the inbox")

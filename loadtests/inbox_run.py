@@ -31,25 +31,22 @@ from typing import Any
 import psycopg
 from rich.console import Console
 from rich.progress import Progress
-from sqlalchemy import MetaData, create_engine
 
 from loadtests.inbox_handler import DATABASE, DIED_AFTER, DIED_BEFORE, DIES, EXECUTED, OUTCOMES, SKIPPED
 from loadtests.inbox_ways import WAYS, Way
 from loadtests.restarting import Restarting
-from loadtests.runs import main, progress
-from oncegate.sql import Inbox
+from loadtests.runs import CONSUMERS, main, progress
+from oncegate.sql.inbox.create import create
+from testing.command_line import ENVIRONMENT
 from testing.postgresql import PostgreSQLServer
-from testing.template import GATEWAY
 
-PRELOADED = (*GATEWAY, "loadtests.inbox_handler", "sqlalchemy.dialects.postgresql.asyncpg", "asyncpg")
-"""What consumers of both ways import."""
 AT_ONCE, LATER, AGAIN = 0.05, 0.05, 0.1
 """Shares of the payments that are sent twice at the same time, sent again later, and published again."""
 DATABASE_ONE_IN = 6
 """Of the shots, those at the database; every second one of these crashes it as a whole."""
 LEASE = 3.0
 BACK_WITHIN = 60.0
-LOOKS_EVERY = 0.3
+POLLED_EVERY = 0.3
 """Seconds between two looks at how many payments are marked."""
 PATIENCE, LONGEST_PER_MESSAGE = 300.0, 0.1
 """Seconds after which a run is given up."""
@@ -131,10 +128,7 @@ class Accounts:
         self._chance = random.Random(seed)
         self._database = server.database()
         self.url = server.url(self._database, "asyncpg")
-        engine = create_engine(server.url(self._database, "psycopg"))
-        with engine.begin() as connection:
-            Inbox("billing").table(MetaData()).create(connection)
-        engine.dispose()
+        create(server.url(self._database, "psycopg"), None)
         self._execute("CREATE TABLE account (id INTEGER PRIMARY KEY, balance BIGINT NOT NULL)")
         self._execute(f"INSERT INTO account SELECT id, 0 FROM generate_series(0, {accounts - 1}) AS id")
 
@@ -226,7 +220,7 @@ class Run:
         """At a consumer, or at the database, while everybody else goes on: by what is done, and not by time."""
         shots, due = 0, self.plan.kill_every // 2
         while due < self.plan.messages:
-            await asyncio.sleep(LOOKS_EVERY)
+            await asyncio.sleep(POLLED_EVERY)
             if await asyncio.to_thread(self._accounts.markers) < due:
                 continue
             due += self.plan.kill_every
@@ -247,7 +241,7 @@ class Run:
         bar = bars.add_task("to do", total=self.plan.messages)
         idle = 0
         while idle < 3:
-            await asyncio.sleep(LOOKS_EVERY)
+            await asyncio.sleep(POLLED_EVERY)
             marked = await asyncio.to_thread(self._accounts.markers)
             bars.update(bar, completed=marked)
             idle = idle + 1 if await self._way.is_idle() and marked >= self.plan.messages else 0
@@ -259,15 +253,18 @@ def payment_of(plan: Plan, number: int) -> tuple[str, dict[str, int]]:
     return f"payment-{number}", {"account": chance.randrange(plan.accounts), "amount": chance.randrange(1, 1000)}
 
 
-def perform(plan: Plan, console: Console) -> Figures:
-    """One run from beginning to end. Raises ``TimeoutError`` where the consumers don't finish."""
+def perform(plan: Plan, console: Console, broker: str = "") -> Figures:
+    """One run from beginning to end; on the RabbitMQ at ``broker``, else on one of its own.
+
+    Raises ``TimeoutError`` where consumers don't finish.
+    """
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="oncegate-run-") as name, PostgreSQLServer() as server:
         folder = Path(name)
-        with WAYS[plan.way](folder, plan.seed) as (way, command), progress(console) as bars:
+        with WAYS[plan.way](folder, plan.seed, broker) as (way, command), progress(console) as bars:
             accounts, ledger = Accounts(server, plan.accounts, plan.seed), Ledger(folder / "ledger")
             outcomes = folder / "outcomes"
-            environment = {name: value for name, value in os.environ.items() if not name.startswith("ONCEGATE_")} | {
+            environment = ENVIRONMENT | {
                 "ONCEGATE_IDEMPOTENCY__LEASE": str(LEASE),
                 "ONCEGATE_LOG_LEVEL": "error",
                 DATABASE: accounts.url,
@@ -275,15 +272,9 @@ def perform(plan: Plan, console: Console) -> Figures:
                 DIES: str(plan.dies_one_in),
             }
             log = folder / "consumers.log"
-            consumers = Restarting([command] * plan.consumers, environment, log, plan.seed, preloaded=PRELOADED)
-            run = Run(plan, way, accounts, ledger, consumers)
-            try:
+            with Restarting([command] * plan.consumers, environment, log, plan.seed, preloaded=CONSUMERS) as consumers:
+                run = Run(plan, way, accounts, ledger, consumers)
                 asyncio.run(run.drive(bars))
-            except BaseException:
-                console.print(log.read_text(errors="replace")[-3000:], markup=False)
-                raise
-            finally:
-                consumers.end()
             noted = Counter(outcomes.read_text().splitlines())
             owed, booked = ledger.balances(), accounts.balances()
             return Figures(

@@ -3,13 +3,14 @@
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import aio_pika
 import httpx
 
+from loadtests import rabbit
 from loadtests.commands_run import WORKER
 from loadtests.inbox_handler import MAX_ATTEMPTS
 from loadtests.runs import submissions
@@ -18,7 +19,7 @@ from testing.brokers import RabbitServer
 from testing.gateway import Gateway
 from testing.servers import RedisServer
 
-NAMESPACE, ROUTE, QUEUE = "run", "/payments", "payments"
+NAMESPACE, ROUTE, QUEUE = "run", "/payments", "inbox run"
 FORGOTTEN = 0.2
 """The share of the hook's records that is deleted at each shot."""
 
@@ -121,20 +122,18 @@ class OverRabbitMQ:
 
     async def is_idle(self) -> bool:
         """Whether nothing waits; what consumers hold is not counted."""
-        queue = await self._channel.declare_queue(QUEUE, passive=True)
-        return not queue.declaration_result.message_count
+        return not await rabbit.count(self._channel, QUEUE)
 
     async def dead_letters(self) -> int:
         """How many there are; none should be."""
-        queue = await self._channel.declare_queue(f"{QUEUE}.dead", passive=True)
-        return queue.declaration_result.message_count or 0
+        return await rabbit.count(self._channel, f"{QUEUE}.dead")
 
 
 Way = OverGateway | OverRabbitMQ
 
 
 @contextmanager
-def over_gateway(folder: Path, seed: int) -> Iterator[tuple[OverGateway, list[str]]]:
+def over_gateway(folder: Path, seed: int, _: str) -> Iterator[tuple[OverGateway, list[str]]]:
     """The way, and the command of its consumers."""
     with RedisServer(config={"maxmemory-policy": "noeviction"}) as server:
         gateway = submissions(folder / "gateway.log", server.url, NAMESPACE, [{"path": ROUTE, "mode": "async"}])
@@ -149,23 +148,21 @@ def over_gateway(folder: Path, seed: int) -> Iterator[tuple[OverGateway, list[st
 
 
 @contextmanager
-def over_rabbitmq(folder: Path, seed: int) -> Iterator[tuple[OverRabbitMQ, list[str]]]:  # noqa: ARG001  # as the other
+def over_rabbitmq(_: Path, seed: int, broker: str) -> Iterator[tuple[OverRabbitMQ, list[str]]]:
     """The way, and the command of its consumers."""
 
     async def declare(url: str) -> None:
         async with await aio_pika.connect(url) as connection:
-            channel = await connection.channel()
-            dead = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": f"{QUEUE}.dead"}
-            await channel.declare_queue(f"{QUEUE}.dead", durable=True)
-            await channel.declare_queue(QUEUE, durable=True, arguments=dict(dead))
+            await rabbit.declare(await connection.channel(), QUEUE)
 
-    with RabbitServer() as server:
-        asyncio.run(declare(server.url))
-        yield OverRabbitMQ(server.url, seed), ["-m", "loadtests.inbox_handler", server.url, QUEUE]
+    with nullcontext() if broker else RabbitServer() as server:
+        url = server.url if server else broker
+        asyncio.run(declare(url))
+        yield OverRabbitMQ(url, seed), ["-m", "loadtests.inbox_handler", url, QUEUE]
 
 
-WAYS: dict[str, Callable[[Path, int], AbstractContextManager[tuple[Way, list[str]]]]] = {
+WAYS: dict[str, Callable[[Path, int, str], AbstractContextManager[tuple[Way, list[str]]]]] = {
     "gateway": over_gateway,
     "rabbitmq": over_rabbitmq,
 }
-"""The way by its name, and the command of its consumers; by a folder for logs, and a seed."""
+"""The way by its name, and the command of its consumers; by a folder for logs, a seed, and the URL of a RabbitMQ, or ""."""

@@ -25,7 +25,7 @@ AUTHORIZATION = "Bearer sk_live_0123456789"  # as in requests.lua
 MOST_ERRORS = 0.001
 """The share of errors that a measurement may have. There should be none, but on a machine that stands still for half a second a
 gateway rightly answers 503. Each is counted, and told."""
-QUICK_SECONDS = 0.4
+QUICK_SECONDS = 0.25
 """Of a measurement that is to show only that it runs: enough for processor times, which are counted in hundredths of a second."""
 LEEWAY_SECONDS = 30
 """More than the duration, and wrk is ended."""

@@ -95,7 +95,7 @@ def python_build() -> str:
     return ", ".join(found)
 
 
-def told(machine: dict[str, Any]) -> str:
+def summary(machine: dict[str, Any]) -> str:
     """One line on a machine that `describe` described, perhaps before it told as much."""
     built = f" ({machine['python_build']})" if machine.get("python_build") else ""
     memory = f"{machine['memory_gib']:g} GiB, " if machine["memory_gib"] else ""

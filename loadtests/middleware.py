@@ -157,8 +157,8 @@ def measure(wrk: Wrk, variant: Variant, app: Process, redis: Process, mode: str,
     """One measurement. Raises `BenchError` where oncegate answers wrongly."""
     sample = wrk.measure(_target(variant, app, redis), mode, connections=CONNECTIONS, seconds=seconds)
     if variant.ours and (sample["errors"] or (mode == "replay" and sample["executed"])):
-        told = f"{sample['errors']} errors, {sample['executed']} executions"
-        raise BenchError(f"{variant.name}, {MODES[mode]}: {told}")
+        wrong = f"{sample['errors']} errors, {sample['executed']} executions"
+        raise BenchError(f"{variant.name}, {MODES[mode]}: {wrong}")
     return sample
 
 
@@ -185,18 +185,18 @@ def executions(url: str) -> int:
 
 def check_all(urls: dict[Variant, str]) -> dict[str, dict[str, str]]:
     """What each of the middlewares answers. Raises `BenchError` where oncegate, as whichever variant, answers wrongly."""
-    told = {}
+    outcomes = {}
     for variant, url in urls.items():
         if variant.ours or (variant.middleware in MIDDLEWARES and not variant.frozen):
-            told[variant.name] = check(url)
+            outcomes[variant.name] = check(url)
         if variant.ours:
-            judge(variant.name, told[variant.name])
-    return told
+            judge(variant.name, outcomes[variant.name])
+    return outcomes
 
 
 def check(url: str) -> dict[str, str]:
     """What a middleware answers, in words that stand for themselves."""
-    told: dict[str, str] = {}
+    outcomes: dict[str, str] = {}
     unique = f"check-{time.monotonic_ns()}"
     with httpx.Client(base_url=url, timeout=30) as client:
 
@@ -209,33 +209,33 @@ def check(url: str) -> dict[str, str]:
         first, _ = post("/payments", "1")
         again, repeated = post("/payments", "1")
         same = (again.status_code, again.content) == (first.status_code, first.content)
-        told["replay"] = "executed again" if repeated else ("same status and bytes" if same else "another answer")
+        outcomes["replay"] = "executed again" if repeated else ("same status and bytes" if same else "another answer")
         kept = again.headers.get("location") == first.headers["location"]
-        told["headers"] = "executed again" if repeated else ("kept" if kept else "Location is lost")
+        outcomes["headers"] = "executed again" if repeated else ("kept" if kept else "Location is lost")
         marks = [
             f"{name}: {value}"
             for name, value in again.headers.items()
             if "replay" in name and name not in first.headers
         ]
-        told["marked"] = "executed again" if repeated else (marks[0] if marks else "no")
+        outcomes["marked"] = "executed again" if repeated else (marks[0] if marks else "no")
         spaced, _ = post("/spaced", "2")
         again, repeated = post("/spaced", "2")
         same = again.content == spaced.content and len(spaced.content) >= len(SPACED) - 1
-        told["spaced JSON"] = "executed again" if repeated else ("same bytes" if same else f"became {again.text}")
+        outcomes["spaced JSON"] = "executed again" if repeated else ("same bytes" if same else f"became {again.text}")
         text, _ = post("/text", "3")
         again, repeated = post("/text", "3")
-        told["text/plain"] = (
+        outcomes["text/plain"] = (
             "executed again" if repeated else ("same bytes" if again.content == text.content else "changed")
         )
         other, ran = post("/payments", "1", json={**ORDER, "amount": 1})
-        told["other payload"] = "executed" if ran else _told(other, first)
+        outcomes["other payload"] = "executed" if ran else _of_other_payload(other, first)
         other, ran = post("/payments", "1", caller="b")
-        told["other caller"] = "executed, as its own" if ran else "gets the first caller's answer"
-        told["concurrent"] = _concurrent(url, post)
-    return told
+        outcomes["other caller"] = "executed, as its own" if ran else "gets the first caller's answer"
+        outcomes["concurrent"] = _concurrent(url, post)
+    return outcomes
 
 
-def _told(answer: httpx.Response, first: httpx.Response) -> str:
+def _of_other_payload(answer: httpx.Response, first: httpx.Response) -> str:
     return "gets the first payload's answer" if answer.content == first.content else f"refused, {answer.status_code}"
 
 
@@ -265,7 +265,7 @@ def _concurrent(url: str, post: Any) -> str:
     return f"{answer.status_code}{' after a wait' if waited else ' at once'}"
 
 
-def judge(name: str, told: dict[str, str]) -> None:
+def judge(name: str, outcomes: dict[str, str]) -> None:
     """Raise `BenchError` where oncegate is not what it says it is."""
     wanted = {
         "replay": "same status and bytes", "headers": "kept", "marked": "idempotent-replayed: true",
@@ -273,5 +273,5 @@ def judge(name: str, told: dict[str, str]) -> None:
         "other caller": "executed, as its own", "concurrent": "409 at once",
     }  # fmt: skip
     for what, word in wanted.items():
-        if told[what] != word:
-            raise BenchError(f"{name}: {what}: {told[what]}, not {word}")
+        if outcomes[what] != word:
+            raise BenchError(f"{name}: {what}: {outcomes[what]}, not {word}")

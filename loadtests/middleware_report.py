@@ -59,7 +59,7 @@ def tables(results: Results) -> list[Table]:
             for name in measured(results, ONCEGATE, COMPILED)
         ]
     checks = list(results.checks["oncegate"])
-    answers = [[name, *(told[check] for check in checks)] for name, told in results.checks.items()]
+    answers = [[name, *(outcomes[check] for check in checks)] for name, outcomes in results.checks.items()]
     return [
         Table(
             "Middleware on FastAPI",

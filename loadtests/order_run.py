@@ -10,32 +10,31 @@ At the end each balance must be what the producer's events add up to, each accou
 and no number may have come behind another one than that before it. Prints JSON; exit code 0 where that is so, 1 where not.
 """
 
-import argparse
 import asyncio
 import json
-import os
 import random
 import sys
 import tempfile
 import time
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import aio_pika
 from rich.console import Console
-from sqlalchemy import create_engine
 
+from loadtests import rabbit
 from loadtests.restarting import Restarting
-from oncegate.sql.inbox.create import tables
+from loadtests.runs import CONSUMERS, main
+from oncegate.sql.inbox.create import create
 from testing.brokers import RabbitServer
+from testing.command_line import ENVIRONMENT
 from testing.postgresql import PostgreSQLServer
 
 QUEUE = "deltas"
-PRELOADED = ("loadtests.order_handler", "sqlalchemy.dialects.postgresql.asyncpg", "asyncpg")
 PUBLISHED_AT_ONCE = 500
-LOOKS_EVERY = 0.3
+POLLED_EVERY = 0.3
 """Seconds between two looks at how many events are applied."""
 PATIENCE, LONGEST_PER_EVENT = 300.0, 0.1
 """Seconds after which a run is given up."""
@@ -105,9 +104,7 @@ def events_of(plan: Plan) -> tuple[list[dict[str, int]], list[dict[str, int]]]:
 async def _publish(url: str, events: list[dict[str, int]]) -> None:
     async with await aio_pika.connect(url) as connection:
         channel = await connection.channel()  # with confirms
-        await channel.declare_queue(f"{QUEUE}.dead", durable=True)
-        dead = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": f"{QUEUE}.dead"}
-        await channel.declare_queue(QUEUE, durable=True, arguments=dict(dead))
+        await rabbit.declare(channel, QUEUE)
         for start in range(0, len(events), PUBLISHED_AT_ONCE):
             part = [aio_pika.Message(json.dumps(each).encode()) for each in events[start : start + PUBLISHED_AT_ONCE]]
             await asyncio.gather(*[channel.default_exchange.publish(each, QUEUE) for each in part])
@@ -117,17 +114,11 @@ async def _left(url: str) -> tuple[int, int]:
     """How many messages are in the queue, and among the dead letters."""
     async with await aio_pika.connect(url) as connection:
         channel = await connection.channel()
-        found = [await channel.declare_queue(name, passive=True) for name in (QUEUE, f"{QUEUE}.dead")]
-        waiting, dead = (queue.declaration_result.message_count or 0 for queue in found)
-        return waiting, dead
+        return await rabbit.count(channel, QUEUE), await rabbit.count(channel, f"{QUEUE}.dead")
 
 
 def _make_tables(server: PostgreSQLServer, database: str, plan: Plan) -> None:
-    engine = create_engine(server.url(database, "psycopg"))
-    with engine.begin() as connection:
-        for table in tables(None):
-            table.create(connection)
-    engine.dispose()
+    create(server.url(database, "psycopg"), None)
     server.execute(
         "CREATE TABLE account (id INTEGER PRIMARY KEY, balance BIGINT NOT NULL, last INTEGER NOT NULL,"
         " inversions INTEGER NOT NULL)",
@@ -144,34 +135,28 @@ def _parked(server: PostgreSQLServer, database: str) -> int:
 
 def perform(plan: Plan, console: Console) -> Figures:
     """One run from beginning to end. Raises ``TimeoutError`` where the consumers don't finish."""
+    with PostgreSQLServer() as server, RabbitServer() as broker:
+        return perform_on(server, broker.url, plan, console)
+
+
+def perform_on(server: PostgreSQLServer, broker: str, plan: Plan, console: Console) -> Figures:
+    """One run, in a database of its own, and in its queue of the ``broker``. Raises as `perform` does."""
     began = time.monotonic()
     made, published = events_of(plan)
     figures = Figures(events=len(made), published=len(published))
-    with (
-        tempfile.TemporaryDirectory(prefix="oncegate-run-") as name,
-        PostgreSQLServer() as server,
-        RabbitServer() as rabbit,
-    ):
+    with tempfile.TemporaryDirectory(prefix="oncegate-run-") as name:
         database = server.database()
         _make_tables(server, database, plan)
-        asyncio.run(_publish(rabbit.url, published))
-        command = ["-m", "loadtests.order_handler", rabbit.url, QUEUE, server.url(database, "asyncpg")]
+        asyncio.run(_publish(broker, published))
+        command = ["-m", "loadtests.order_handler", broker, QUEUE, server.url(database, "asyncpg")]
+        commands = [[*command, str(plan.dies_one_in)]] * plan.consumers
         log = Path(name) / "consumers.log"
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("ONCEGATE_")}
-        consumers = Restarting(
-            [[*command, str(plan.dies_one_in)]] * plan.consumers, environment, log, plan.seed, preloaded=PRELOADED
-        )
-        try:
+        with Restarting(commands, ENVIRONMENT, log, plan.seed, preloaded=CONSUMERS) as consumers:
             _until_applied(plan, server, database, consumers, console)
             # What was delivered twice; and outcomes that a killed consumer has not recorded: a sweep does that.
-            while (left := asyncio.run(_left(rabbit.url)))[0] or _parked(server, database):
+            while (left := asyncio.run(_left(broker)))[0] or _parked(server, database):
                 consumers.mend()
-                time.sleep(LOOKS_EVERY)
-        except BaseException:
-            console.print(log.read_text(errors="replace")[-3000:], markup=False)
-            raise
-        finally:
-            consumers.end()
+                time.sleep(POLLED_EVERY)
         owed: Counter[int] = Counter()
         for each in made:
             owed[each["account"]] += each["amount"]
@@ -194,7 +179,7 @@ def _until_applied(
     while applied < plan.events:
         if time.monotonic() > until:
             raise TimeoutError(f"{applied} of {plan.events} events are applied")
-        time.sleep(LOOKS_EVERY)
+        time.sleep(POLLED_EVERY)
         consumers.mend()
         applied = int(server.execute("SELECT sum(last) FROM account", database)[0][0])
         if applied >= due:
@@ -203,16 +188,5 @@ def _until_applied(
             console.print(f"{applied} of {plan.events} applied, {consumers.kills} kills")
 
 
-def main() -> int:
-    """Run it, and print what came of it as JSON on standard output."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, value in asdict(Plan()).items():
-        parser.add_argument(f"--{name.replace('_', '-')}", type=type(value), default=value)
-    plan = Plan(**vars(parser.parse_args()))
-    figures = perform(plan, Console(stderr=True))
-    print(json.dumps({"plan": asdict(plan), "figures": asdict(figures), "right": figures.right}, indent=2))
-    return 0 if figures.right else 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(__doc__, Plan, perform))

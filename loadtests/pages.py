@@ -21,13 +21,14 @@ from loadtests import (
     cost_report,
     duplicates,
     gateway_report,
-    inbox_report,
+    inbox,
     middleware_report,
     order,
     relay,
 )
 from loadtests.bed import OURS
-from loadtests.machine import told as describe
+from loadtests.machine import summary as describe
+from loadtests.plots import draw
 from loadtests.processes import HERE, ROOT
 from loadtests.report import Results, Table, spread
 
@@ -74,9 +75,9 @@ def _machine(results: Everything) -> str:
         )
     machine = results["gateway"].about["machine"]
     versions = {**results["middleware"].versions, **results["gateway"].versions}
-    told = ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
+    listed = ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
     return (
-        f"{describe(machine)}. {told}.\n\n"
+        f"{describe(machine)}. {listed}.\n\n"
         + Table("", ["bench", "builds", "begun", "commit", "rounds", "load before", "command"], rows).markdown()
     )
 
@@ -166,13 +167,13 @@ def _readme(results: Everything) -> str:
             for line, figure in zip(lines, figures, strict=True):
                 line.append(figure)
         passing.append(f"{gateway_report.cpu_ratio(ours, 'none', 32, name).median:.2f}")
-    look, sent = cost_report.milestones(cost)[-1], cost.checks["commands"]
+    largest, sent = cost_report.milestones(cost)[-1], cost.checks["commands"]
     return f"""\
 {Table("", head, lines).markdown()}
 
 {sent["first"]["sent"]:g} Redis commands for a first request, {sent["replay"]["sent"]:g} for a replay, {sent["none"]["sent"]:g} \
 for what passes through ({", compiled ".join(passing)} of nginx's proxy_pass by CPU). The record of a 300-byte response takes \
-{look["record_bytes"]:.0f} bytes of Redis.{_COMPILED if builds.COMPILED in measured else ""}"""
+{largest["record_bytes"]:.0f} bytes of Redis.{_COMPILED if builds.COMPILED in measured else ""}"""
 
 
 PARTS: dict[str, Callable[[Everything], str]] = {
@@ -182,7 +183,7 @@ PARTS: dict[str, Callable[[Everything], str]] = {
     "middleware": lambda results: _tables(middleware_report.tables(results["middleware"])),
     "cost": lambda results: _tables(cost_report.tables(results["cost"])),
     "duplicates": lambda results: _tables(duplicates.tables(results["duplicates"])),
-    "inbox": lambda results: _tables(inbox_report.tables(results["inbox"])),
+    "inbox": lambda results: _tables(inbox.tables(results["inbox"])),
     "order": lambda results: _tables(order.tables(results["order"])),
     "relay": lambda results: _tables(relay.tables(results["relay"])),
     "others": lambda _: on_other_machines(others()),
@@ -208,12 +209,10 @@ def take(folder: Path) -> list[str]:
 
 def draw_all(results: Everything) -> None:
     """The plots of docs/performance.md."""
-    from loadtests.plots import draw  # matplotlib takes a second that the other uses of this module need not
-
     plots: dict[str, tuple[str, Callable[[Results, Any], None]]] = {
         "gateway": ("gateway", gateway_report.plot), "middleware": ("middleware", middleware_report.plot),
         "soak": ("cost", cost_report.plot), "concurrency": ("cost", cost_report.plot_concurrency),
-        "duplicates": ("duplicates", duplicates.plot), "inbox": ("inbox", inbox_report.plot),
+        "duplicates": ("duplicates", duplicates.plot), "inbox": ("inbox", inbox.plot),
         "order": ("order", order.plot),
         "relay": ("relay", relay.plot),
     }  # fmt: skip

@@ -45,8 +45,8 @@ def _make(home: Path) -> None:
     for step in steps:
         done = subprocess.run(step, capture_output=True, text=True)
         if done.returncode:
-            said = (done.stderr.strip() or done.stdout.strip() or step[0]).splitlines()[-MOST_LINES:]
-            raise BenchError(f"the other middlewares can't be installed: {' | '.join(said)}")
+            last_lines = (done.stderr.strip() or done.stdout.strip() or step[0]).splitlines()[-MOST_LINES:]
+            raise BenchError(f"the other middlewares can't be installed: {' | '.join(last_lines)}")
     stamp.write_text(text)
 
 

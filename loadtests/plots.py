@@ -4,9 +4,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
-from matplotlib.figure import Figure
-
 from loadtests.report import Results
 
 
@@ -18,6 +15,9 @@ def draw(
     formats: tuple[str, ...] = ("svg", "png"),
 ) -> None:
     """Have ``plot`` draw ``results`` into ``folder``. The same results give the same SVG."""
+    import matplotlib as mpl  # a second, which whoever draws nothing need not spend
+    from matplotlib.figure import Figure
+
     mpl.rcParams["svg.hashsalt"] = "oncegate"
     mpl.rcParams["svg.fonttype"] = "none"  # text stays text
     figure = Figure(figsize=(8, 4.5), layout="constrained")

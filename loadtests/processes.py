@@ -61,15 +61,16 @@ def _signals_later() -> Iterator[None]:
     """Nothing ends a process that was begun, but isn't known yet: what tells us to stop meanwhile is heeded behind it."""
     came: list[int] = []
     before = {
-        number: signal.signal(number, lambda told, _: came.append(told)) for number in (signal.SIGINT, signal.SIGTERM)
+        number: signal.signal(number, lambda signum, _: came.append(signum))
+        for number in (signal.SIGINT, signal.SIGTERM)
     }
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        for told in came:
-            signal.raise_signal(told)
+        for signum in came:
+            signal.raise_signal(signum)
 
 
 class Process:
@@ -256,8 +257,8 @@ def nginx(template: str, *, core: int | str, folder: Path, **words: object) -> P
 
 def nginx_version() -> str:
     """The version of the nginx that is measured."""
-    told = subprocess.run([f"{tool('nginx')}/bin/nginx", "-v"], capture_output=True, text=True).stderr
-    return told.strip().rpartition("/")[2]
+    printed = subprocess.run([f"{tool('nginx')}/bin/nginx", "-v"], capture_output=True, text=True).stderr
+    return printed.strip().rpartition("/")[2]
 
 
 @lru_cache(maxsize=1)

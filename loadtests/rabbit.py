@@ -5,13 +5,26 @@ import signal
 from collections.abc import Awaitable, Callable
 
 import aio_pika
-from aio_pika.abc import AbstractIncomingMessage
+from aio_pika.abc import AbstractChannel, AbstractIncomingMessage
 
 from oncegate import Action, Subscription
 from oncegate.middleware.consumers.begun import Begun
 
 PAUSE = 0.2
 """Seconds until a message is given back that is to be delivered again."""
+
+
+async def declare(channel: AbstractChannel, name: str) -> None:
+    """The queue ``name``, and that of its dead letters."""
+    await channel.declare_queue(f"{name}.dead", durable=True)
+    dead = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": f"{name}.dead"}
+    await channel.declare_queue(name, durable=True, arguments=dict(dead))
+
+
+async def count(channel: AbstractChannel, name: str) -> int:
+    """How many messages wait in a queue; what consumers hold is not counted."""
+    queue = await channel.declare_queue(name, passive=True)
+    return queue.declaration_result.message_count or 0
 
 
 async def consume(

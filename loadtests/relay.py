@@ -9,16 +9,17 @@ import asyncio
 import subprocess
 import sys
 import time
-from importlib.metadata import version
 from typing import Any, Final
 
 from sqlalchemy import Connection, MetaData, create_engine
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from loadtests import builds
+from loadtests.handlers import versions, yes
 from loadtests.processes import BenchError
 from loadtests.report import Results, Table, measured, paired, progress, spread
 from oncegate.sql import Outbox, OutboxMessage, OutboxSource, Relay
+from oncegate.sql.database.creating import create
 from testing.postgresql import PostgreSQLServer
 
 ROWS: Final = 20_000
@@ -59,10 +60,9 @@ def run(*, rounds: int, quick: bool, rows: int = ROWS) -> Results:
     results = Results("relay", settings)
     with progress() as bar, PostgreSQLServer() as server:
         task = bar.add_task("relay", total=rounds * len(CELLS))
-        (found,) = server.execute("SHOW server_version")
-        results.versions = {name: version(name) for name in ("sqlalchemy", "asyncpg")}
-        results.versions["postgresql"] = found[0].split()[0]
-        database = _made(server)
+        results.versions = versions(server)
+        database = server.database()
+        create(server.url(database, "psycopg"), Outbox("orders").tables(MetaData()))
         for number in range(rounds):
             for backlog, way, relays in CELLS:
                 bar.update(task, description=f"{BACKLOGS[backlog][0]}, {way}, {relays}")
@@ -71,16 +71,6 @@ def run(*, rounds: int, quick: bool, rows: int = ROWS) -> Results:
                 results.samples.append(sample)
                 bar.advance(task)
     return results
-
-
-def _made(server: PostgreSQLServer) -> str:
-    database = server.database()
-    engine = create_engine(server.url(database, "psycopg"))
-    with engine.begin() as connection:
-        for table in Outbox("orders").tables(MetaData()):
-            table.create(connection)
-    engine.dispose()
-    return database
 
 
 def _seconds(server: PostgreSQLServer, database: str, aggregate: str, way: str, relays: int, rows: int) -> float:
@@ -132,8 +122,8 @@ def _until_empty(server: PostgreSQLServer, database: str) -> None:
 class _Unordered(OutboxSource):
     """Takes the oldest rows that nobody has."""
 
-    def _locked(self, connection: Connection, most: int) -> list[OutboxMessage]:
-        statement = str(self._known.free).replace("aggregate IS NULL", "true")
+    def _taken(self, connection: Connection, most: int) -> list[OutboxMessage]:
+        statement = str(self._statements.free).replace("aggregate IS NULL", "true")
         rows = connection.exec_driver_sql(statement.replace(":_most", str(most)))
         return [OutboxMessage(row.id, row.topic, row.key, bytes(row.body)) for row in rows]
 
@@ -163,14 +153,13 @@ def tables(results: Results) -> list[Table]:
     ratios = []
     for what, ours, theirs, least in RATIOS:
         ratio = paired(_cell(results, ours), _cell(results, theirs), "per_s")
-        reached = "yes" if ratio.median >= least else "**no**"
-        ratios.append([what, f">= {least:g}", ratio.text(2), reached])
+        ratios.append([what, f">= {least:g}", ratio.text(2), yes(ratio.median >= least)])
     rates = [
         [BACKLOGS[cell[0]][0], cell[1], str(cell[2]), spread(_cell(results, cell), "per_s").text()] for cell in CELLS
     ]
-    versions = ", ".join(f"{name} {number}" for name, number in results.versions.items())
+    used = ", ".join(f"{name} {number}" for name, number in results.versions.items())
     note = (
-        f"{versions}. {results.settings['rows']:,} rows each time, of 300 bytes; the broker takes each at once. Median"
+        f"{used}. {results.settings['rows']:,} rows each time, of 300 bytes; the broker takes each at once. Median"
         f" (least-most) over the rounds. {measured(results)}"
     )
     return [

@@ -10,31 +10,42 @@ what stands in it again must have its key; and what is there for the first time 
 Prints JSON; exit code 0 where that is so, 1 where not.
 """
 
-import argparse
 import asyncio
-import json
-import os
 import random
 import sys
 import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import MetaData, create_engine
+from rich.console import Console
+from sqlalchemy import MetaData
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from loadtests.restarting import Restarting
+from loadtests.runs import main
 from oncegate.sql import Outbox
+from oncegate.sql.database.creating import create
+from testing.command_line import ENVIRONMENT
 from testing.postgresql import PostgreSQLServer
 from testing.servers import RedisServer
 
 TOPIC = "events"
+PRELOADED = (
+    "oncegate.app.cli.main",
+    "oncegate.app.cli.database.relay_run",
+    "sqlalchemy.dialects.postgresql.asyncpg",
+    "asyncpg",
+    "uvloop",
+)
+"""What relays import."""
 PATIENCE = 300.0
 """Seconds without a message after which a run is given up."""
+POLLED_EVERY = 0.05
+"""Seconds between two looks at the stream."""
 EACH = 5
 """Messages of one transaction, at most."""
 LONG = 0.3
@@ -132,7 +143,7 @@ class Run:
         self._redis = redis
         self._relays = relays
 
-    async def drive(self, database: str) -> Ledger:
+    async def drive(self, database: str, console: Console) -> Ledger:
         """Write, and kill relays, until nothing waits any more."""
         plan, ledger, chance = self._plan, Ledger(), random.Random(self._plan.seed)
         engine = create_async_engine(self._server.url(database, "asyncpg"), pool_size=plan.writers, max_overflow=0)
@@ -140,13 +151,14 @@ class Run:
         writers = [asyncio.create_task(write(engine, plan, ledger, seed)) for seed in seeds]
         seen, since, next_kill = -1, time.monotonic(), plan.kill_every
         while time.monotonic() - since < PATIENCE:
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(POLLED_EVERY)
             self._relays.mend()
             if (arrived := int(self._redis.command("XLEN", TOPIC))) != seen:
                 seen, since = arrived, time.monotonic()
             if arrived >= next_kill:
                 next_kill += plan.kill_every
                 self._relays.shoot()
+                console.print(f"{arrived} arrived, {self._relays.kills} kills")
             if all(writer.done() for writer in writers) and not self.left(database):
                 break
         await asyncio.gather(*writers)
@@ -164,41 +176,28 @@ class Run:
         return [fields for _, fields in found]
 
 
-def perform(plan: Plan) -> Figures:
+def perform(plan: Plan, console: Console) -> Figures:
     """Do it, with servers of its own."""
+    with PostgreSQLServer() as server:
+        return perform_on(server, plan, console)
+
+
+def perform_on(server: PostgreSQLServer, plan: Plan, console: Console) -> Figures:
+    """Do it, in a database of its own on ``server``."""
     began = time.monotonic()
-    with PostgreSQLServer() as server, RedisServer() as redis, tempfile.TemporaryDirectory() as folder:
-        database = server.database()
-        engine = create_engine(server.url(database, "psycopg"))
-        with engine.begin() as connection:
-            for table in orders.tables(MetaData()):
-                table.create(connection)
-        engine.dispose()
+    with RedisServer() as redis, tempfile.TemporaryDirectory() as folder:
+        database, log = server.database(), Path(folder) / "relays.log"
+        create(server.url(database, "psycopg"), orders.tables(MetaData()))
         command = ["-c", "from oncegate.app.cli.main import main; main()", "relay", "--to", redis.url]
         command += ["--database", server.url(database, "asyncpg"), "--log-level", "error"]
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("ONCEGATE_")}
-        relays = Restarting([command] * plan.relays, environment, Path(folder) / "relays.log", plan.seed)
-        run = Run(plan, server, redis, relays)
-        try:
-            ledger = asyncio.run(run.drive(database))
-        finally:
-            relays.end()
+        with Restarting([command] * plan.relays, ENVIRONMENT, log, plan.seed, preloaded=PRELOADED) as relays:
+            run = Run(plan, server, redis, relays)
+            ledger = asyncio.run(run.drive(database, console))
         figures = judged(ledger, run.entries())
         figures.left, figures.kills = run.left(database), relays.kills
         figures.seconds = round(time.monotonic() - began, 1)
     return figures
 
 
-def main() -> int:
-    """Run it, and print what came of it as JSON on standard output."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, value in asdict(Plan()).items():
-        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=value)
-    plan = Plan(**vars(parser.parse_args()))
-    figures = perform(plan)
-    print(json.dumps({"plan": asdict(plan), "figures": asdict(figures), "right": figures.right}, indent=2))
-    return 0 if figures.right else 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(__doc__, Plan, perform))

@@ -141,11 +141,11 @@ def errors(results: Results) -> str:
     wrong = [sample for sample in results.samples if sample.get("errors")]
     if not wrong:
         return "No request got an error."
-    told: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for sample in wrong:
         name = sample.get("server", "the gateway")
-        told[name] = told.get(name, 0) + sample["errors"]
-    return f"Errors, in all: {', '.join(f'{name} {count:,}' for name, count in told.items())}."
+        counts[name] = counts.get(name, 0) + sample["errors"]
+    return f"Errors, in all: {', '.join(f'{name} {count:,}' for name, count in counts.items())}."
 
 
 def progress() -> Progress:
@@ -164,5 +164,5 @@ def publish(results: Results, tables: Sequence[Table], folder: Path) -> None:
         terminal = Console(width=WIDTH)
     for table in tables:
         terminal.print(table.rich())
-    console.print(f"measured on {machine.told(results.about['machine'])}", highlight=False)
+    console.print(f"measured on {machine.summary(results.about['machine'])}", highlight=False)
     console.print(f"written: {path}, and what shows it beside it")

@@ -3,8 +3,10 @@
 import random
 import signal
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Self
 
 from testing.template import GATEWAY, Forked
 
@@ -31,8 +33,18 @@ class Restarting:
         self._environment = dict(environment)
         self._preloaded = preloaded
         self._chance = random.Random(seed)
+        self._path = log
         self._log = log.open("ab")
         self._running = [self._start(number) for number in range(len(commands))]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        """As `end`. Where an error is the reason, what they wrote last goes to standard error."""
+        self.end()
+        if error is not None:
+            sys.stderr.write(self._path.read_text(errors="replace")[-3000:])
 
     def _start(self, number: int) -> "subprocess.Popen[bytes]":
         return Forked(

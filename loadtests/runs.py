@@ -1,4 +1,4 @@
-"""What `loadtests.commands_run` and `loadtests.inbox_run` share: their command line, and a gateway for submissions."""
+"""What the runs with kills share (`loadtests.commands_run` and others): command line, environment, a gateway for submissions."""
 
 import argparse
 import json
@@ -11,6 +11,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from testing.gateway import Gateway
+from testing.template import GATEWAY
+
+CONSUMERS = (
+    *GATEWAY,
+    *("loadtests.inbox_handler", "loadtests.order_handler", "sqlalchemy.dialects.postgresql.asyncpg", "asyncpg"),
+)
+"""What those of `loadtests.inbox_run` and `loadtests.order_run` import, to be forked from one process."""
 
 
 def main(description: str | None, plan: type[Any], perform: Callable[[Any, Console], Any]) -> int:

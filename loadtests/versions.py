@@ -30,7 +30,7 @@ NAMESPACE = "versions"
 
 
 @dataclass
-class Told:
+class Tally:
     """What writers were answered: by command its number, and by kind how many answers ended a request."""
 
     numbers: dict[str, tuple[str, int, str]] = field(default_factory=dict)
@@ -44,10 +44,10 @@ class Told:
 class Writer:
     """One caller. Its requests go on until they have an answer."""
 
-    def __init__(self, client: httpx.AsyncClient, gateways: list[Gateway], told: Told, seed: int) -> None:
+    def __init__(self, client: httpx.AsyncClient, gateways: list[Gateway], tally: Tally, seed: int) -> None:
         self._client = client
         self._gateways = gateways
-        self._told = told
+        self._tally = tally
         self._random = random.Random(seed)
 
     async def write(self, aggregates: int, rounds: int) -> None:
@@ -64,15 +64,15 @@ class Writer:
             key = uuid4().hex
             answer = await self._answer(aggregate, key, version)
             if answer["status"] == "accepted":
-                self._told.numbers[key] = aggregate, answer["sequence"], answer["position"]
+                self._tally.numbers[key] = aggregate, answer["sequence"], answer["position"]
                 if answer["sequence"] != version + 1:
                     raise AssertionError(f"expected {version}, and got {answer['sequence']}")
                 return version + 1
-            self._told.refused.add(key)
+            self._tally.refused.add(key)
             version = answer["current"]
 
     async def _answer(self, aggregate: str, key: str, version: int) -> dict[str, Any]:
-        self._told.requests += 1
+        self._tally.requests += 1
         headers = {"idempotency-key": key, "authorization": "Bearer alice", "expected-version": str(version)}
         while True:
             gateway = self._random.choice(self._gateways)
@@ -81,7 +81,7 @@ class Writer:
                 answer: dict[str, Any] = response.json()
                 code = answer.get("code", "accepted")
                 if code in ("accepted", "version-conflict"):
-                    self._told.answers[code] += 1
+                    self._tally.answers[code] += 1
                     return answer
                 if code not in ("in-flight", "cache-unavailable", "overloaded"):
                     raise AssertionError(f"{response.status_code} {answer}")
@@ -114,22 +114,29 @@ def run(*, writers: int, aggregates: int, rounds: int, gateways: int, kills: int
         running = [start() for _ in range(gateways)]
         for gateway in running:
             gateway.ready()
-        told = Told()
-        asyncio.run(_all(running, start, told, writers, aggregates, rounds, kills, pause))
-        return _judge(server, told)
+        tally = Tally()
+        asyncio.run(_all(running, start, tally, writers, aggregates, rounds, kills, pause))
+        return _judge(server, tally)
 
 
 async def _all(
-    running: list[Gateway], start: Any, told: Told, writers: int, aggregates: int, rounds: int, kills: int, pause: float
+    running: list[Gateway],
+    start: Any,
+    tally: Tally,
+    writers: int,
+    aggregates: int,
+    rounds: int,
+    kills: int,
+    pause: float,
 ) -> None:
     limits = httpx.Limits(max_connections=None)
     async with httpx.AsyncClient(timeout=20, limits=limits) as client, asyncio.TaskGroup() as group:
         group.create_task(_kill(running, start, kills, pause))
         for number in range(writers):
-            group.create_task(Writer(client, running, told, number).write(aggregates, rounds))
+            group.create_task(Writer(client, running, tally, number).write(aggregates, rounds))
 
 
-def _judge(server: RedisServer, told: Told) -> dict[str, int]:
+def _judge(server: RedisServer, tally: Tally) -> dict[str, int]:
     entries = server.command("XRANGE", stream_key(NAMESPACE, "commands"), "-", "+")
     held: defaultdict[str, list[int]] = defaultdict(list)
     appended: dict[str, tuple[str, int, str]] = {}
@@ -139,15 +146,15 @@ def _judge(server: RedisServer, told: Told) -> dict[str, int]:
         _expect(command.key not in appended, "a command is in the stream twice")
         appended[command.key] = command.aggregate, number, entry.decode()
         held[command.aggregate].append(number)
-    _expect(told.answers["accepted"] + told.answers["version-conflict"] == told.requests, "a request has no answer")
-    _expect(not told.refused & set(appended), "the author of an accepted command was told of a conflict")
-    _expect(appended == told.numbers, "the stream has other commands than those that were accepted")
+    _expect(tally.answers["accepted"] + tally.answers["version-conflict"] == tally.requests, "a request has no answer")
+    _expect(not tally.refused & set(appended), "the author of an accepted command was told of a conflict")
+    _expect(appended == tally.numbers, "the stream has other commands than those that were accepted")
     for aggregate, numbers in held.items():
         _expect(numbers == list(range(1, len(numbers) + 1)), f"{aggregate} has the numbers {numbers}")
     return {
-        "requests": told.requests,
-        "accepted": told.answers["accepted"],
-        "conflicts": told.answers["version-conflict"],
+        "requests": tally.requests,
+        "accepted": tally.answers["accepted"],
+        "conflicts": tally.answers["version-conflict"],
         "aggregates": len(held),
     }
 

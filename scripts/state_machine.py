@@ -15,7 +15,7 @@ suite of tests walks every row against each cache. What the words mean: [termino
 """
 ENDS = """
 `absent` is the lack of a record. A claim, a completion and a release are atomic, and fenced by the owner token that each
-claim brings: a late owner can neither complete nor release its successor's record.
+claim brings: a late owner can neither complete nor release its successor's record. Purging and outlasting are Redis's alone.
 """
 
 

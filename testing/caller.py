@@ -4,8 +4,8 @@ import asyncio
 import socket
 import struct
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Self
 from uuid import uuid4
@@ -13,6 +13,8 @@ from uuid import uuid4
 import httpx
 
 from testing.gateway import DEADLINE, Gateway
+from testing.ledger import Gate, Ledger, Reply
+from testing.waiting import until
 
 KEY_MARK = "raw-key-"
 CALLER_MARK = "secret-of-"
@@ -69,6 +71,25 @@ class Caller:
     ) -> "asyncio.Task[httpx.Response]":
         """A post under way."""
         return asyncio.create_task(self.post(gateway, key, path, **options))
+
+    @asynccontextmanager
+    async def held(
+        self, ledger: Ledger, gateway: Gateway, key: str, path: str = "/payments", *, then: Reply | None = None
+    ) -> AsyncIterator[tuple["asyncio.Task[httpx.Response]", Gate]]:
+        """A post under way that has arrived, and the gate that it is answered behind. ``then`` answers further attempts."""
+        with ledger.gate() as gate:
+            ledger.answer(key, Reply(gate=gate), *([then] if then else []))
+            task = self.send(gateway, key, path)
+            await until(lambda: ledger.arrivals(key), "the request arrives")
+            yield task, gate
+
+    async def meets_replay(
+        self, gateway: Gateway, key: str, path: str = "/payments", *, of: httpx.Response, **options: Any
+    ) -> None:
+        """Asserts that what is `settled` is a replay of an earlier answer."""
+        answer = await self.settled(gateway, key, path, **options)
+        assert is_replay(answer)
+        assert answer.content == of.content
 
     async def settled(self, gateway: Gateway, key: str, path: str = "/payments", **options: Any) -> httpx.Response:
         """The first answer that is neither ``in-flight`` nor ``cache-unavailable``, however often one has to ask."""

@@ -1,6 +1,7 @@
 """`oncegate` as a process: what it writes, where it listens, how it ends."""
 
 import getpass
+import logging
 import os
 import re
 import signal
@@ -15,6 +16,7 @@ from typing import Any
 from click.testing import CliRunner
 
 from oncegate.app.cli.main import main
+from testing.servers import bound
 from testing.template import Forked
 
 ONCEGATE = [str(Path(sys.executable).with_name("oncegate"))]
@@ -38,19 +40,26 @@ def invoke(*arguments: str, stdin: str = "", **environment: str) -> "subprocess.
     Raises what the command lets through, where a process would end with a traceback.
     """
     unset = {name: None for name in os.environ if name.startswith("ONCEGATE_")}
-    done = CliRunner().invoke(main, arguments, stdin, env=unset | ENVIRONMENT | environment, catch_exceptions=False)
+    root = logging.getLogger()
+    handlers = root.handlers[:]
+    try:
+        done = CliRunner().invoke(main, arguments, stdin, env=unset | ENVIRONMENT | environment, catch_exceptions=False)
+    finally:  # a command's own go with it: they write where its output went
+        root.handlers[:] = handlers
     return subprocess.CompletedProcess(["oncegate", *arguments], done.exit_code, done.stdout, done.stderr)
 
 
 def running(*arguments: str, **environment: str) -> AbstractContextManager["Running"]:
-    return _until_left(subprocess.Popen([*ONCEGATE, *arguments], **_options(environment)))
+    return _until_left(subprocess.Popen(bound(*ONCEGATE, *arguments), **_options(environment)))
 
 
-def forked(*arguments: str, **environment: str) -> AbstractContextManager["Running"]:
-    """What `running` does, where it is not the command line or the start that a test is about (testing/template.py)."""
-    return _until_left(
-        Forked("-c", "from oncegate.app.cli.main import main; main()", *arguments, **_options(environment))
-    )
+def forked(*arguments: str, before: str = "", **environment: str) -> AbstractContextManager["Running"]:
+    """What `running` does, where it is not the command line or the start that a test is about (testing/template.py).
+
+    ``before`` is Python that the process runs first.
+    """
+    program = f"{before}\nfrom oncegate.app.cli.main import main; main()"
+    return _until_left(Forked("-c", program, *arguments, **_options(environment)))
 
 
 def _options(environment: dict[str, str]) -> dict[str, Any]:
@@ -65,6 +74,7 @@ def _until_left(process: "subprocess.Popen[str]") -> Iterator["Running"]:
     finally:
         with suppress(ProcessLookupError):  # its workers with it
             os.killpg(process.pid, signal.SIGKILL)
+        process.kill()  # which may have no group of its own yet
         process.communicate()
 
 

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -42,20 +43,12 @@ class Gateway:
         arguments = ["--upstream", upstream, "--cache", cache, "--port", "0", "--workers", str(workers)]
         environment = {name: value for name, value in os.environ.items() if not name.upper().startswith("ONCEGATE_")}
         settings = {"namespace": "system", "log_level": "debug", **settings, "routes": routes or []}
+        settings |= {f"idempotency__{name}": value for name, value in (idempotency or {}).items()}
         for name, value in settings.items():
             environment[f"ONCEGATE_{name.upper()}"] = value if isinstance(value, str) else json.dumps(value)
-        for name, value in (idempotency or {}).items():
-            environment[f"ONCEGATE_IDEMPOTENCY__{name.upper()}"] = (
-                value if isinstance(value, str) else json.dumps(value)
-            )
         with log.open("wb") as stderr:
             self._process = Forked(
-                *_COMMAND,
-                *arguments,
-                stdin=subprocess.DEVNULL,
-                stderr=stderr,
-                env=environment,
-                start_new_session=True,
+                *_COMMAND, *arguments, stdin=subprocess.DEVNULL, stderr=stderr, env=environment, start_new_session=True
             )
 
     def ready(self) -> Self:
@@ -125,8 +118,7 @@ class Gateway:
 
     def end(self) -> None:
         """Ends the process group at once, stalled or not."""
-        try:
+        with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            return
+        self._process.kill()  # which may have no group of its own yet
         self._process.wait(DEADLINE)

@@ -14,20 +14,38 @@ from testing.upstreams import PATIENCE
 
 
 @asynccontextmanager
-async def serving(app: App) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """A client's connection to a server of ``app``."""
+async def listening(app: App) -> AsyncIterator[tuple[str, int]]:
+    """A server of ``app``: its host and port."""
     config = uvicorn.Config(app, lifespan="off", log_config=None, http=InboundConnection, server_header=False)
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         async with running(config, [listener]):
-            client = socket.create_connection(listener.getsockname())
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
-            reader, writer = await asyncio.open_connection(sock=client, limit=65536)
-            try:
-                async with asyncio.timeout(PATIENCE):
-                    yield reader, writer
-            finally:
-                writer.close()
+            yield listener.getsockname()
+
+
+@asynccontextmanager
+async def serving(app: App) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """A client's connection to a server of ``app``."""
+    async with listening(app) as address:
+        client = socket.create_connection(address)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+        reader, writer = await asyncio.open_connection(sock=client, limit=65536)
+        try:
+            async with asyncio.timeout(PATIENCE):
+                yield reader, writer
+        finally:
+            writer.close()
+
+
+class Heeding:
+    """An app that takes what comes until its client is gone: ``received`` are the types of its messages."""
+
+    def __init__(self) -> None:
+        self.received: list[str] = []
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        while "http.disconnect" not in self.received:
+            self.received.append((await receive())["type"])
 
 
 def head(status: int = 200, **headers: object) -> Message:

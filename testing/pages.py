@@ -21,11 +21,11 @@ from signal import SIGKILL
 from typing import Any
 
 from testing.command_line import ENVIRONMENT
-from testing.servers import free_port
+from testing.servers import bound, free_port
 from testing.wheelhouse import copy_checkout, pack_wheels
 
 ROOT = Path(__file__).parent.parent
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 FILE = re.compile(r"# ([\w.-]+\.(?:py|toml))\n")
 PORT = re.compile(r"\b(6379|6380|8000|808\d|9000)\b")
 LEASE = re.compile(r"(?:\b|_)lease ?= ?(\d+)", re.I)
@@ -100,7 +100,7 @@ def _back(text: str, back: dict[str, str]) -> str:
 
 
 def _environment() -> dict[str, str]:
-    return ENVIRONMENT | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    return ENVIRONMENT | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "LOGNAME": "alice"}
 
 
 def _patience(text: str) -> dict[str, str]:
@@ -113,7 +113,7 @@ def _stranger(folder: Path, ports: dict[str, str]) -> dict[str, str]:
     copy_checkout(folder / "oncegate")
     for example in (folder / "oncegate/docs/deploy").glob("*.toml"):
         example.write_text(PORT.sub(lambda found: ports.get(found[0], found[0]), example.read_text("utf-8")), "utf-8")
-    pack_wheels(folder / ".wheels", "oncegate[fastapi]", "setuptools")
+    pack_wheels(folder / ".wheels", "oncegate", "setuptools")
     # Compiled is what is imported, when it is.
     own = {"PIP_NO_INDEX": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_COMPILE": "1"}
     return own | {"PIP_FIND_LINKS": str(folder / ".wheels")}
@@ -123,7 +123,7 @@ def _stranger(folder: Path, ports: dict[str, str]) -> dict[str, str]:
 def _shell(folder: Path, environment: dict[str, str]) -> Iterator["subprocess.Popen[str]"]:
     """A shell in ``folder``; curl shows no progress in it, as on a terminal that shows a response."""
     shell = subprocess.Popen(
-        ["bash", "--norc"],
+        bound("bash", "--norc"),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -164,7 +164,7 @@ def _terminals(commands: list[str], folder: Path, ports: list[str], environment:
                 continue
             with (folder / f"{port}.log").open("w") as log:
                 process = subprocess.Popen(
-                    ["bash", "-c", command],
+                    bound("bash", "-c", command),
                     cwd=folder,
                     env=environment,
                     stdout=log,
@@ -206,10 +206,9 @@ def rewrite(page: Path) -> None:
             return found[0]
         made = ""
         for _ in _commands(found[2]):
-            command, shown, printed = next(results)
-            same = normal(shown) == normal(printed)
+            command, _, printed = next(results)
             printed = re.sub(r"(?m)^.*\bKilled\b.*\n?", "", printed.replace("\r", "")).strip("\n")
-            made += f"$ {command}\n" + (shown if same else printed + "\n" * bool(printed))
+            made += f"$ {command}\n" + printed + "\n" * bool(printed)
         return f"```console\n{made}```"
 
     page.write_text(BLOCK.sub(block, page.read_text("utf-8")), "utf-8")

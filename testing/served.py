@@ -10,7 +10,7 @@ import httpx
 from oncegate.app.factory import create_gateway
 from oncegate.app.gateway.gateway import Gateway
 from oncegate.app.serve import server_config
-from oncegate.app.server.socket import bind
+from oncegate.app.server.accept import bind
 from oncegate.app.settings.gateway import GatewaySettings
 from testing.running import running
 from testing.upstreams import PATIENCE
@@ -28,6 +28,12 @@ async def served(
     client = httpx.AsyncClient(base_url=url, timeout=PATIENCE, verify=False)
     async with running(server_config(gateway), sockets), client:
         yield client, gateway
+
+
+async def connected(client: httpx.AsyncClient) -> None:
+    """Returns when the gateway has a connection to its upstream, so that a time limit is over in no other state."""
+    while (await client.get("/")).status_code != 200:
+        pass
 
 
 async def raw(client: httpx.AsyncClient, request: bytes) -> bytes:

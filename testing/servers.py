@@ -8,8 +8,10 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from itertools import cycle, islice
 from pathlib import Path
 from types import TracebackType
@@ -26,27 +28,40 @@ READY_WITHIN = 60.0
 
 PORTS = range(10_000, 30_000)
 """Below those that Linux gives to connections and to whoever asks for any: nobody gets one of these by chance."""
-_BLOCK = 2000
+_BLOCK = 500
 
 
-def _ports() -> Iterator[int]:
-    """Those of this process in turn. Tests that run beside each other (pytest-xdist) have blocks of their own."""
-    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    block = PORTS[worker * _BLOCK % len(PORTS) :][:_BLOCK]
-    start = random.randrange(_BLOCK)  # another run may be under way
-    return cycle([*block[start:], *block[:start]])
-
-
-_own_ports = _ports()
+@lru_cache
+def _own_ports() -> "cycle[int]":
+    """Those of this process in turn: a block whose name as an abstract socket is its own until it ends, so that nobody who runs
+    tests at the same time has the same.
+    """
+    for start in random.sample(PORTS[::_BLOCK], len(PORTS) // _BLOCK):
+        ours = socket.socket(socket.AF_UNIX)
+        with contextlib.suppress(OSError):
+            ours.bind(f"\0oncegate-tests-{start}")
+            ours.detach()  # left open
+            return cycle(range(start, start + _BLOCK))
+        ours.close()
+    raise RuntimeError("no block of ports is free")
 
 
 def free_port() -> int:
     """A loopback port that nothing listens on, and that nothing else takes before the test does, or at all if it doesn't."""
-    for port in islice(_own_ports, _BLOCK):
+    for port in islice(_own_ports(), _BLOCK):
         with contextlib.suppress(OSError), socket.socket() as probe:
             probe.bind(("127.0.0.1", port))
             return port
     raise RuntimeError(f"no port is free of {_BLOCK}")
+
+
+def bound(*command: str | Path) -> list[str | Path]:
+    """``command`` that is killed when this process ends, however it does and whoever holds it: tests are interrupted.
+
+    Not in a thread: the kernel would take that one's end for it.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    return [*(("setpriv", "--pdeathsig", "KILL") if is_main else ()), *command]
 
 
 class Server:
@@ -82,7 +97,7 @@ class Server:
         command = self._command()
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                command,
+                bound(*command),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -123,7 +138,11 @@ class Server:
         os.kill(self.pid, signal.SIGCONT)
 
     def __enter__(self) -> Self:
-        self.start()
+        try:
+            self.start()
+        except BaseException:  # an interrupt or a test's time limit, too
+            self.remove()
+            raise
         return self
 
     def __exit__(

@@ -26,8 +26,16 @@ from threading import Lock
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-GATEWAY = ("oncegate.app.cli.main", "oncegate.app.serve", "oncegate.app.work", "oncegate.app.operators.api", "uvloop")
+GATEWAY = (
+    "oncegate.app.cli.main",
+    "oncegate.app.serve",
+    "oncegate.app.work",
+    "oncegate.app.operators.pages.api",
+    "uvloop",
+)
 """The modules of `oncegate serve` and `oncegate worker`."""
+_SET_PDEATHSIG = 1
+"""prctl(2): a signal that comes when the parent ends."""
 _SET_CHILD_SUBREAPER = 36
 """prctl(2): orphans below the process become its children."""
 _LENGTH = struct.Struct("!I")
@@ -133,7 +141,11 @@ def _template(preloaded: tuple[str, ...]) -> Template:
 
 
 def _adopt_orphans(whether: bool) -> None:
-    if ctypes.CDLL(None, use_errno=True).prctl(_SET_CHILD_SUBREAPER, int(whether), 0, 0, 0):
+    _prctl(_SET_CHILD_SUBREAPER, int(whether))
+
+
+def _prctl(option: int, value: int) -> None:
+    if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl")
 
 
@@ -151,13 +163,13 @@ def _copies(channel: socket.socket) -> dict[str, Any]:
         pid_out, pid_in = os.pipe()
         between = os.fork()
         if between == 0:
-            copy = os.fork()
+            between, copy = os.getpid(), os.fork()
             if copy:
                 os.write(pid_in, _LENGTH.pack(copy))
                 os._exit(0)  # which makes the copy an orphan
             for inherited in (pid_out, pid_in, channel.detach()):
                 os.close(inherited)
-            _become(start, streams)
+            _become(start, streams, between)
             return start
         os.waitpid(between, 0)
         channel.sendall(os.read(pid_out, _LENGTH.size))
@@ -165,9 +177,12 @@ def _copies(channel: socket.socket) -> dict[str, Any]:
             os.close(inherited)
 
 
-def _become(start: dict[str, Any], streams: list[int]) -> None:
-    while os.getppid() != start["parent"]:  # until the process between them is gone
+def _become(start: dict[str, Any], streams: list[int], between: int) -> None:
+    while os.getppid() == between:
         time.sleep(0.0001)
+    _prctl(_SET_PDEATHSIG, signal.SIGKILL)  # as `testing.servers.bound`
+    if os.getppid() != start["parent"]:  # it has ended meanwhile
+        os._exit(1)
     if start["session"]:
         os.setsid()
     for target, stream in enumerate(streams):

@@ -45,6 +45,12 @@ class Request:
         return values[0] if values else None
 
 
+def reset(writer: asyncio.StreamWriter) -> None:
+    """Ends the connection with RST instead of FIN, as by one who has left with something unread."""
+    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
+
+
 @dataclass
 class Peer:
     """One connection of a client, on the upstream's side. ``gone`` is set when the client has ended it."""
@@ -93,9 +99,7 @@ class Peer:
 
     def reset(self) -> None:
         """Ends the connection with RST instead of FIN."""
-        sock: socket.socket = self.writer.get_extra_info("socket")
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.writer.transport.abort()
+        reset(self.writer)
 
     def end_silently(self) -> None:
         """Sends FIN from below: neither this upstream's loop nor its TLS knows, so no alert goes with it."""
@@ -208,13 +212,18 @@ class Upstream:
                 writer.close()
 
 
-def answering(*answers: bytes) -> Behaviour:
-    """Reads requests and answers each with the next of ``answers``; the last one again and again. Keeps the connection."""
+def answering(*answers: bytes, after: asyncio.Event | None = None) -> Behaviour:
+    """Reads requests and answers each with the next of ``answers``; the last one again and again. Keeps the connection.
+
+    No request is answered before ``after`` is set.
+    """
 
     async def behave(peer: Peer) -> None:
         count = 0
         while True:
             await peer.request()
+            if after:
+                await after.wait()
             await peer.send(answers[min(count, len(answers) - 1)])
             count += 1
 
@@ -235,6 +244,13 @@ async def hanging(peer: Peer) -> None:
     """Takes a request and never answers."""
     await peer.request()
     await peer.hang()
+
+
+async def answering_once(peer: Peer) -> None:
+    """Answers the first request of a connection, and takes the next one without an answer."""
+    await peer.request()
+    await peer.send(OK)
+    await hanging(peer)
 
 
 def in_pieces(pieces: Iterable[bytes]) -> Behaviour:

@@ -20,10 +20,10 @@ LONGEST = (
     "tests/test_user_types.py",
     "tests/loadtests/test_benches.py",
     "tests/docs/test_blocks.py",
-    "tests/sql/test_inbox_run.py",
-    "tests/sql/test_kills.py",
+    "tests/sql/inbox/test_inbox_run.py",
+    "tests/sql/inbox/test_kills.py",
     "tests/sql/outbox/test_relay_run.py",
-    "tests/sql/test_batches.py",
+    "tests/sql/handlers/test_batches.py",
     "tests/brokers/test_kills.py",
     "tests/system/test_alerts.py",
     "tests/system/test_worker_alerts.py",
@@ -32,8 +32,22 @@ LONGEST = (
     "tests/app/gateway/test_cost_is_linear.py",
 )
 """Files that take longest. They begin first: one of them at the end would have a process to itself, and the others wait."""
-RABBITMQ = ("tests/brokers/", "tests/sql/test_example.py")
+RABBITMQ = (
+    "tests/brokers/",
+    "tests/sql/inbox/test_example.py",
+    "tests/sql/inbox/test_inbox_run.py",
+    "tests/sql/order/test_order_run.py",
+)
 """Their tests share one RabbitMQ, so that they run in one process: it takes six seconds to start."""
+
+
+GROUPS = {("store", "sentinel"), ("store", "cluster")}
+"""The cases of a parameter that each test runs once, on one of its other parameters' cases.
+
+What servers that belong together add is who is sent a command; what it does is the same script's work as on one server.
+"""
+COMPILED_ONCE = {("store", "redis"), ("cache", "redis")}
+"""The same for the compiled build: what a cache answers is taken in the same compiled code, whatever it is an answer to."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -58,6 +72,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = {"interpreted": "looks into what is compiled"} if compiled else {"compiled": "needs --compiled"}
     if not config.getoption("--long"):
         left_out["long"] = "needs --long"
+    _leave_out(config, items, GROUPS | COMPILED_ONCE if compiled else GROUPS)
     turn = {name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: turn.get(item.nodeid.partition("::")[0], len(turn)))  # stable: the others as they were
     for item in items:
@@ -66,6 +81,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for mark, reason in left_out.items():
             if item.get_closest_marker(mark):
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _leave_out(config: pytest.Config, items: list[pytest.Item], once: set[tuple[str, str]]) -> None:
+    """Leave out all but the first of each test that have a case of ``once``."""
+    kept: list[pytest.Item] = []
+    left_out: list[pytest.Item] = []
+    seen: set[tuple[str, str, str]] = set()
+    for item in items:
+        parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+        cases = {(item.nodeid.partition("[")[0], name, case) for name, case in once if parameters.get(name) == case}
+        (left_out if cases & seen else kept).append(item)
+        seen |= cases
+    items[:] = kept
+    config.hook.pytest_deselected(items=left_out)
 
 
 def pytest_sessionstart() -> None:

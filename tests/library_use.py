@@ -117,7 +117,7 @@ Route(require_key=True)  # type: ignore[call-arg]  # wrong, and to be seen
 cache: Cache = MemoryCache()
 shared: Cache = RedisCache.from_url("redis://127.0.0.1")
 codec: Codec[str] = Plain()
-told: Observe = observe
+observer: Observe = observe
 IdempotencyMiddleware(app, cache=cache, settings=settings, routes=routes, observe=observe, watch=Counting())
 IdempotencyMiddleware(app, cache="redis://127.0.0.1")
 metrics = MiddlewareMetrics(routes=routes)

@@ -118,7 +118,7 @@ FAULTS = {
     "ends a scan too soon": (
         'keys[-1] if len(keys) == max(1, limit) else ""',
         '""',
-        "test_a_scan_tells_all_of_a_namespace_in_steps",
+        "test_a_scan_lists_a_whole_namespace_in_steps",
     ),
     "scans other namespaces": (
         "substr(key, 1, ?) = ?",

@@ -106,10 +106,7 @@ def test_an_error_that_nobody_catches_ends_it_as_python_does() -> None:
 
 def test_each_has_chances_of_its_own() -> None:
     program = "import random, uuid; print(random.random(), uuid.uuid4())"
-    with (
-        Forked("-c", program, stdout=subprocess.PIPE) as one,
-        Forked("-c", program, stdout=subprocess.PIPE) as other,
-    ):
+    with Forked("-c", program, stdout=subprocess.PIPE) as one, Forked("-c", program, stdout=subprocess.PIPE) as other:
         drawn = [*one.communicate()[0].split(), *other.communicate()[0].split()]
     assert len(set(drawn)) == 4
 

@@ -1,1 +1,1 @@
-"""The command line: `oncegate serve`, `check`, `keys`, `commands`, `worker`, `openapi`, `demo`."""
+"""The command line: `serve`, `worker`, `check`, `keys`, `commands`, `inbox`, `outbox`, `relay`, `token`, `openapi`, `demo`."""

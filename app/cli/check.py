@@ -1,11 +1,13 @@
 """The command line of ``oncegate check``."""
 
 import sys
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from oncegate.app.cli.usage import one_line
+from oncegate.app.cli.database.options import one_line
+from oncegate.app.cli.terminal import output
+from oncegate.app.cli.usage import json_output, run_quietly, without_none
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,11 +26,11 @@ _MARKS = {"good": ("ok", "green"), "advice": ("!!", "yellow"), "failed": ("no", 
 )
 @click.option("--schema", metavar="NAME", help="Where its tables are.")
 @click.option("--strict", is_flag=True, help="Exit code 1 for advice too.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document, for scripts.")
+@json_output
 def check(
     config: str | None, strict: bool, as_json: bool, database: str | None, schema: str | None, **options: str | None
 ) -> None:
-    """Look at the configuration, the cache, the upstream and the keys of tokens, each with a verdict and what to do about it.
+    """Look at the configuration, the cache, the upstream and the keys of tokens, each with a severity and what to do about it.
 
     It writes one record to the cache and removes it again, and changes nothing else; the upstream gets one HEAD request, and is
     watched for as long as an idle connection is kept.
@@ -36,49 +38,37 @@ def check(
     transactions that are open for long, rows and aggregates that wait.
     Exit codes: 0 the gateway can run, 1 it can't (cache, upstream or keys), 2 the configuration is wrong.
     """
-    import asyncio
-    import logging
-
     from oncegate.app.cli.findings import Finding, Severity, examine
+    from oncegate.app.settings.sources import ConfigurationError, admin_token, load
 
     if database is not None:
         with one_line():
             from oncegate.sql.outbox.examine import examine as examine_database
 
             seen = examine_database(database, schema)
-        _end([Finding(each.area, Severity(each.severity), each.text) for each in seen], strict=strict, as_json=as_json)
-    from oncegate.app.settings.sources import ConfigurationError, admin_token, load
-
-    try:
-        settings = load({name: value for name, value in options.items() if value is not None}, config)
-        token = admin_token()
-    except ConfigurationError as error:
-        _show([Finding("configuration", Severity.FAILED, str(error))], as_json=as_json)
-        sys.exit(2)
-    logging.getLogger("oncegate").addHandler(logging.NullHandler())  # each warning is a finding, printed below
-    _end(asyncio.run(examine(settings, token)), strict=strict, as_json=as_json)
-
-
-def _end(found: "Sequence[Finding]", *, strict: bool, as_json: bool) -> NoReturn:
-    """Show what was found, and end with the exit code for it."""
-    from oncegate.app.cli.findings import Severity
-
+        found = [Finding(each.area, Severity(each.severity), each.text) for each in seen]
+    else:
+        try:
+            settings, token = load(without_none(options), config), admin_token()
+        except ConfigurationError as error:
+            _show([Finding("configuration", Severity.FAILED, str(error))], as_json=as_json)
+            sys.exit(2)
+        found = run_quietly(examine(settings, token))
     _show(found, as_json=as_json)
     worst = {finding.severity for finding in found}
     sys.exit(1 if Severity.FAILED in worst or (strict and Severity.ADVICE in worst) else 0)
 
 
 def _show(found: "Sequence[Finding]", *, as_json: bool) -> None:
-    if as_json:
-        import orjson
+    findings = [{"area": each.area, "verdict": each.severity.value, "text": each.text} for each in found]
+    output({"findings": findings}, _print_findings, as_json=as_json)
 
-        findings = [{"area": each.area, "verdict": each.severity.value, "text": each.text} for each in found]
-        click.echo(orjson.dumps({"findings": findings}, option=orjson.OPT_INDENT_2).decode())
-        return
+
+def _print_findings(found: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.text import Text
 
     console = Console(highlight=False, soft_wrap=True)
-    for each in found:
-        mark, style = _MARKS[each.severity.value]
-        console.print(Text.assemble((mark, style), f"  {each.area:<14} {each.text}"))
+    for each in found["findings"]:
+        mark, style = _MARKS[each["verdict"]]
+        console.print(Text.assemble((mark, style), f"  {each['area']:<14} {each['text']}"))

@@ -1,12 +1,23 @@
 """``oncegate commands``: shows accepted commands, and retries or discards those that were given up. For 3 a.m."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from oncegate.app.cli.usage import audit, author, end, reason, redis_settings
+from oncegate.app.cli.audit import audit, author, reason
+from oncegate.app.cli.commands_view import print_command, print_discarded, print_letters, print_pending, print_retried
+from oncegate.app.cli.terminal import output
+from oncegate.app.cli.usage import (
+    config_file,
+    end,
+    json_output,
+    namespace,
+    redis,
+    redis_settings,
+    run_quietly,
+)
 
 if TYPE_CHECKING:
     from oncegate.app.operators.dead_letters import Commands, Letter
@@ -27,7 +38,7 @@ def commands() -> None:
       oncegate commands retry Y8bAlpm6rOs3_.Ar.w7W:t9uHGWxINAXkD4QB.h_J
       oncegate commands retry --all
     \b
-      # it will never be processed, and nobody needs to be told of it any more
+      # it will never be processed, and nobody needs to know of it any more
       oncegate commands discard Y8bAlpm6rOs3_.Ar.w7W:t9uHGWxINAXkD4QB.h_J
 
     Keys and payloads are shown with --body alone.
@@ -40,40 +51,28 @@ _SETTINGS = ("cache", "namespace"), ("stream", "consumer")
 def _options(command: Callable[..., Awaitable[None]]) -> Callable[..., None]:
     """The options of every command: which stream, and the output format."""
 
-    @click.option("--cache", metavar="URL", help="The Redis that the gateway uses.")
-    @click.option("--namespace", metavar="NAME", help="The gateway's namespace (default: default).")
+    @redis
+    @namespace
     @click.option("--stream", metavar="NAME", help="The command stream (default: commands).")
     @click.option("--consumer", metavar="NAME", help="Whose processing (default: the stream's name).")
-    @click.option("--config", metavar="FILE", help="The gateway's TOML file (or ONCEGATE_CONFIG).")
-    @click.option("--json", "as_json", is_flag=True, help="One JSON document, for scripts.")
+    @config_file
+    @json_output
     @wraps(command)
-    def with_commands(*, config: str | None, as_json: bool, **options: Any) -> None:
-        import asyncio
-        import logging
-
-        from oncegate.app.factory import create_cache
-        from oncegate.app.operators.dead_letters import NotAnId, open_commands
-        from oncegate.cache.errors import CacheError
-
-        # An error is printed once, at the end; the cache's own warnings are for the log of a worker.
-        logging.getLogger("oncegate").addHandler(logging.NullHandler())
-        given, of_worker = ({name: options.pop(name) for name in names} for names in _SETTINGS)
-        settings = redis_settings(given, of_worker, config, needed="commands are in")
-
+    def with_commands(config: str | None, **options: Any) -> None:
         async def run() -> None:
+            from oncegate.app.factory import create_cache
+            from oncegate.app.operators.dead_letters import open_commands
+
+            given, of_worker = ({name: options.pop(name) for name in names} for names in _SETTINGS)
+            settings = redis_settings(given, of_worker, config, needed="commands are in")
             cache, of = create_cache(settings), settings.worker
             try:
                 async with open_commands(settings, cache, of.stream, of.consumer_name) as found:
-                    await command(found=found, as_json=as_json, **options)
+                    await command(found=found, **options)
             finally:
                 await cache.close()
 
-        try:
-            asyncio.run(run())
-        except NotAnId as error:
-            end(str(error))
-        except CacheError as error:
-            end(str(error), 1)
+        run_quietly(run())
 
     return with_commands
 
@@ -84,18 +83,21 @@ def _options(command: Callable[..., Awaitable[None]]) -> Callable[..., None]:
 @click.option("--after", metavar="ID", help="Go on behind this dead letter.")
 @_options
 async def list_(found: "Commands", as_json: bool, pending: bool, limit: int, after: str | None) -> None:
-    """Tell which commands were given up, the oldest first, and how many are waiting."""
-    from oncegate.app.cli.commands_view import show_letters, show_pending
-    from oncegate.app.operators.dead_letters import ENTRY_ID
+    """List the commands that were given up, the oldest first, and count those that wait."""
+    from oncegate.cache.redis.streams.entry_id import ENTRY_ID
 
     if after is not None and not ENTRY_ID.fullmatch(after):
         end("--after takes the id of a dead letter: 1795281703248-0")
-    if not await found.exist():
-        end(f"there is no stream {found.name} in namespace {found.namespace}: see --stream, --namespace, --config", 1)
+    if not await found.stream.exists():
+        end(
+            f"there is no stream {found.stream.name} in namespace {found.namespace}: see --stream, --namespace, --config",
+            1,
+        )
     if pending:
-        show_pending(await found.pending(limit), await found.counts(), as_json=as_json)
-        return
-    show_letters(await found.listing(after=after or "", limit=limit), as_json=as_json)
+        held = {"pending": await found.pending(limit), "counts": await found.counts()}
+        output(held, print_pending, as_json=as_json)
+    else:
+        output(await found.listing(after=after or "", limit=limit), print_letters, as_json=as_json)
 
 
 @commands.command()
@@ -103,13 +105,11 @@ async def list_(found: "Commands", as_json: bool, pending: bool, limit: int, aft
 @click.option("--body", is_flag=True, help="With its key, its target's query and its payload.")
 @_options
 async def show(found: "Commands", as_json: bool, identifier: str, body: bool) -> None:
-    """Tell what is known of a command: by its id, by that of its entry, or by that of its dead letter."""
-    from oncegate.app.cli.commands_view import show_command
-
+    """Show what is known of a command: by its id, by that of its entry, or by that of its dead letter."""
     command = await found.show(identifier, body=body)
     if command is None:
         end("no such command: it was never accepted, or its time is over", 1)
-    show_command(command, as_json=as_json)
+    output(command, print_command, as_json=as_json)
 
 
 @commands.command()
@@ -122,30 +122,19 @@ async def retry(found: "Commands", as_json: bool, identifiers: tuple[str, ...], 
 
     The dead letter goes and the new entry comes in one step. What had succeeded after all is skipped.
     """
-    from oncegate.app.cli.commands_view import show_retried
-
     if bool(identifiers) == everything:
         end("give ids, or --all")
     retried: list[dict[str, Any]] = []
     unread: list[str] = []
     missing: list[str] = []
 
-    async def put_back(letter: "Letter") -> None:
-        done = await _put_back(found, letter, reason)
-        retried.extend(done["retried"])
-        unread.extend(done["unread"])
-
-    for identifier in identifiers:
-        letters = await found.find(identifier)
-        if not letters:
-            missing.append(identifier)
-        for letter in letters:
-            await put_back(letter)
-    if everything and (last := await found.newest()) is not None:
-        # Up to what was there at the beginning: what dies again meanwhile is not driven round and round.
-        async for letter in found.letters(last=last):
-            await put_back(letter)
-    show_retried(retried, as_json=as_json)
+    async for letter in _chosen(found, identifiers, missing):
+        done = await found.retry(letter, author(reason))
+        retried += done["retried"]
+        unread += done["unread"]
+        if done["retried"]:
+            audit(f"dead letter {letter.id} of command {letter.command}", "retried", reason)
+    output({"retried": retried}, print_retried, as_json=as_json)
     if missing:
         end(f"no dead letter of {', '.join(missing)}", 1)
     if unread:
@@ -153,11 +142,18 @@ async def retry(found: "Commands", as_json: bool, identifiers: tuple[str, ...], 
         end(f"left where they are, since their consumer reads the stream no more (start its worker first): {ids}", 1)
 
 
-async def _put_back(found: "Commands", letter: "Letter", reason: str) -> dict[str, list[Any]]:
-    done = await found.put_back(letter, author(reason))
-    if done["retried"]:
-        audit(f"dead letter {letter.id} of command {letter.command}", "retried", reason)
-    return done
+async def _chosen(found: "Commands", identifiers: tuple[str, ...], missing: list[str]) -> AsyncIterator["Letter"]:
+    """The dead letters of ``identifiers``, of which those that have none become ``missing``; without any, all there are now."""
+    for identifier in identifiers:
+        letters = await found.find(identifier)
+        if not letters:
+            missing.append(identifier)
+        for letter in letters:
+            yield letter
+    if not identifiers and (last := await found.stream.newest_letter()) is not None:
+        # Up to what was there at the beginning: what dies again meanwhile is not retried round and round.
+        async for letter in found.letters(last=last):
+            yield letter
 
 
 @commands.command()
@@ -166,16 +162,14 @@ async def _put_back(found: "Commands", letter: "Letter", reason: str) -> dict[st
 @_options
 async def discard(found: "Commands", as_json: bool, identifiers: tuple[str, ...], reason: str) -> None:
     """Take dead letters away for good: what they hold is gone. Their commands' records stay as they are."""
-    from oncegate.app.cli.commands_view import show_discarded
-
     discarded: list[dict[str, Any]] = []
     missing: list[str] = []
     for identifier in identifiers:
-        discarded += (gone := await found.discard_each(await found.find(identifier)))
+        discarded += (gone := await found.discard(await found.find(identifier)))
         if gone:
             audit(f"dead letters of {identifier}", "discarded", reason)
         else:
             missing.append(identifier)
-    show_discarded(discarded, as_json=as_json)
+    output({"discarded": discarded}, print_discarded, as_json=as_json)
     if missing:
         end(f"no dead letter of {', '.join(missing)}", 1)

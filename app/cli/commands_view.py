@@ -1,50 +1,35 @@
-"""Prints commands and dead letters: as tables for people, as JSON for scripts."""
+"""Prints commands and dead letters, as tables for people."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from oncegate.app.cli.terminal import (
-    MOST_OF_BODY,
-    ago,
-    as_document,
-    console,
-    duration,
-    moment,
-    print_details,
-    print_table,
-)
+from oncegate.app.cli.terminal import ago, beginning, console, duration, moment, print_details, print_table
 
 Members = Mapping[str, Any]
 
 
-def show_letters(listing: Members, *, as_json: bool) -> None:
+def print_letters(listing: Members) -> None:
     """A table of dead letters, and how much else there is."""
-    if as_json:
-        as_document(dict(listing))
-        return
     letters, more = listing["dead_letters"], listing["after"]
-    out = console()
     if letters:
         names = ("dead letter", "command", "consumer", "reason", "attempts", "died", "error")
         _print_with_numbers(names, map(_letter_cells, letters), letters, folded=("error",))
     else:
-        out.print("No dead letters.")
+        console().print("No dead letters.")
     if more:
-        out.print(f"There are more: --after {more}", markup=False)
-    _show_counts(listing["counts"])
+        console().print(f"There are more: --after {more}", markup=False)
+    _print_counts(listing["counts"])
 
 
-def show_pending(held: Sequence[Members], counts: Members, *, as_json: bool) -> None:
+def print_pending(listing: Members) -> None:
     """A table of what workers hold."""
-    if as_json:
-        as_document({"pending": list(held), "counts": dict(counts)})
-        return
+    held = listing["pending"]
     if held:
         names = ("entry", "command", "state", "attempt", "worker", "silent for", "accepted")
         _print_with_numbers(names, map(_held_cells, held), held, folded=())
     else:
         console().print("Nothing is pending.")
-    _show_counts(counts)
+    _print_counts(listing["counts"])
 
 
 def _print_with_numbers(
@@ -65,7 +50,7 @@ def _letter_cells(letter: Members) -> list[str]:
         letter["reason"],
         str(letter["attempts"]),
         moment(letter["died_at"]),
-        _cut(": ".join(part for part in (letter["error_type"], letter["error"]) if part)),
+        _cut(_error(letter)),
     ]
 
 
@@ -88,11 +73,8 @@ def _number(about: Members) -> str:
     return f"{about['aggregate'] or '?'} #{about['sequence']}"
 
 
-def show_command(command: Members, *, as_json: bool) -> None:
+def print_command(command: Members) -> None:
     """All that is known of one command."""
-    if as_json:
-        as_document(dict(command))
-        return
     lines = [("command", command["command"] or "none: the entry could not be read")]
     if command["sequence"] is not None:
         lines.append(("aggregate", _number(command)))
@@ -105,22 +87,16 @@ def show_command(command: Members, *, as_json: bool) -> None:
     print_details(lines)
 
 
-def show_retried(retried: Sequence[Members], *, as_json: bool) -> None:
-    """Print which dead letters were put back, and their new entries."""
-    if as_json:
-        as_document({"retried": list(retried)})
-        return
-    for each in retried:
+def print_retried(done: Members) -> None:
+    """Which dead letters were put back, and their new entries."""
+    for each in done["retried"]:
         console().print(f"{each['id']} is {each['entry']} in the stream now", markup=False)
-    console().print(f"{len(retried)} to be processed again.", markup=False)
+    console().print(f"{len(done['retried'])} to be processed again.", markup=False)
 
 
-def show_discarded(discarded: Sequence[Members], *, as_json: bool) -> None:
-    """Print which dead letters were discarded."""
-    if as_json:
-        as_document({"discarded": list(discarded)})
-        return
-    for each in discarded:
+def print_discarded(done: Members) -> None:
+    """Which dead letters were discarded."""
+    for each in done["discarded"]:
         console().print(f"{each['id']} is gone", markup=False)
 
 
@@ -128,7 +104,7 @@ def _letter(letter: Members) -> list[tuple[str, str]]:
     lines = [
         ("dead letter", letter["id"]),
         ("reason", f"{letter['reason']}, after {letter['attempts']} attempts by {letter['consumer']}"),
-        ("error", ": ".join(part for part in (letter["error_type"], letter["error"]) if part) or "none"),
+        ("error", _error(letter) or "none"),
         ("died", f"{ago(letter['died_at'])}, on {letter['worker']}"),
         ("accepted", ago(letter["accepted_at"])),
         (
@@ -141,9 +117,12 @@ def _letter(letter: Members) -> list[tuple[str, str]]:
     if letter["correlation"]:
         lines.append(("correlation", letter["correlation"]))
     if "body" in letter:
-        body = letter["body"]
-        lines += [("key", letter["key"]), ("body", body[:MOST_OF_BODY] + (" ..." if len(body) > MOST_OF_BODY else ""))]
+        lines += [("key", letter["key"]), ("body", beginning(letter["body"]))]
     return lines
+
+
+def _error(letter: Members) -> str:
+    return ": ".join(part for part in (letter["error_type"], letter["error"]) if part)
 
 
 def _submission(record: Members | None) -> str:
@@ -168,7 +147,7 @@ def _execution(record: Members | None) -> str:
     return text
 
 
-def _show_counts(counts: Members) -> None:
+def _print_counts(counts: Members) -> None:
     unread = "some" if counts["unread"] is None else counts["unread"]
     text = f"{unread} not read yet, {counts['pending']} pending, {counts['dead']} dead"
     if counts["trimmed"]:

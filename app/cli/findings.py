@@ -9,26 +9,27 @@ import enum
 from dataclasses import dataclass
 
 from oncegate.app.factory import CONNECT_TIMEOUT, create_cache
-from oncegate.app.operators.readiness import try_writing
+from oncegate.app.operators.write_probe import try_writing
 from oncegate.app.settings.gateway import GatewaySettings, redact
 from oncegate.app.upstream.connection import UpstreamConnection
 from oncegate.app.upstream.pool import KEEPALIVE_MARGIN, Upstream
 from oncegate.cache.errors import CacheError, CacheUnsupported
 from oncegate.cache.redis.streams.client import StreamClient
-from oncegate.cache.redis.streams.memory import StreamMemory
 from oncegate.cache.redis.streams.stream import CommandStream, GroupProgress
 from oncegate.middleware.outcome.errors import NotProcessed, OutcomeUnknown
 from oncegate.middleware.rules.route_advice import route_advice
 from oncegate.middleware.tokens.key_set import UnusableKeys
 from oncegate.middleware.tokens.key_source import KeySource
-from oncegate.middleware.tokens.open import all_claims
 from oncegate.middleware.tokens.settings import is_url
+from oncegate.middleware.tokens.verifier import all_claims
 
 SHORT_LEASE = 5.0
 """Seconds: a pause of a virtual machine, or of Redis while it forks, is easily as long."""
 LONG_KEEPALIVE = 5.0
 """Seconds: common upstreams (uvicorn, Node) close idle connections after five."""
 SHORT_TOKEN = 16
+FAR_BEHIND = 0.5
+"""Of a stream's limit: a group with as many entries still to read is far behind, and submissions will soon be refused."""
 HEAD_SECONDS = 5.0
 
 
@@ -38,6 +39,10 @@ class Severity(enum.StrEnum):
     GOOD = "good"
     ADVICE = "advice"
     FAILED = "failed"
+
+
+GOOD, ADVICE, FAILED = Severity
+Lines = list[tuple[Severity, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +56,13 @@ class Finding:
 
 async def examine(settings: GatewaySettings, admin_token: str | None) -> list[Finding]:
     """Check everything. Never raises for what it finds."""
-    areas = await asyncio.gather(_cache(settings), _streams(settings), _keys(settings), _upstream(settings))
-    return [*_configuration(settings, admin_token), *(finding for area in areas for finding in area)]
+    checks = {"cache": _cache, "stream": _streams, "jwks": _keys, "upstream": _upstream}
+    found = await asyncio.gather(*[check(settings) for check in checks.values()])
+    areas = {"configuration": _configuration(settings, admin_token), **dict(zip(checks, found, strict=True))}
+    return [Finding(area, *each) for area, lines in areas.items() for each in lines]
 
 
-def _configuration(settings: GatewaySettings, admin_token: str | None) -> list[Finding]:
+def _configuration(settings: GatewaySettings, admin_token: str | None) -> Lines:
     advice = [*settings.advice(), *route_advice(settings.routes)]
     rules = {"idempotency": settings.idempotency}
     rules |= {f"routes.{n}": route.settings(settings.idempotency) for n, route in enumerate(settings.routes)}
@@ -69,21 +76,21 @@ def _configuration(settings: GatewaySettings, admin_token: str | None) -> list[F
             f"upstream_keepalive is {settings.upstream_keepalive:g} s: many upstreams close idle connections sooner, "
             "and a request that meets the close may be of unknown outcome; 1.5 is safe"
         )
-    if settings.cache_scheme != "memory" and not (settings.secret or settings.secrets):
+    if settings.cache_is_shared and not (settings.secret or settings.secrets):
         advice.append(
             "secret is not set: who reads the cache or the logs can test guesses of keys, credentials and payloads against "
             "their digests; set ONCEGATE_SECRET, and see docs/operations.md for records that there are already"
         )
     if admin_token and len(admin_token) < SHORT_TOKEN:
         advice.append(f"ONCEGATE_ADMIN_TOKEN is shorter than {SHORT_TOKEN} characters: it opens every record")
-    found = [Finding("configuration", Severity.ADVICE, line) for line in advice]
-    return found or [Finding("configuration", Severity.GOOD, "complete and consistent")]
+    return [(ADVICE, line) for line in advice] or [(GOOD, "complete and consistent")]
 
 
-async def _cache(settings: GatewaySettings) -> list[Finding]:
-    if settings.cache_scheme == "memory":
-        line = "memory:// is for one process and forgets every record at a restart; a shared Redis keeps them"
-        return [Finding("cache", Severity.ADVICE, line)]
+async def _cache(settings: GatewaySettings) -> Lines:
+    if not settings.cache_is_shared:
+        return [
+            (ADVICE, "memory:// is for one process and forgets every record at a restart; a shared Redis keeps them")
+        ]
     where = redact(settings.cache)
     cache = create_cache(settings)
     refusal: CacheError | None = None
@@ -94,35 +101,70 @@ async def _cache(settings: GatewaySettings) -> list[Finding]:
         except CacheError as error:
             refusal = error
     except CacheUnsupported as error:
-        return [Finding("cache", Severity.FAILED, f"{where}: {error}")]
+        return [(FAILED, f"{where}: {error}")]
     except CacheError as error:
-        line = f"{where} can't be used: {error}; is it up, and are address and login right?"
-        return [Finding("cache", Severity.FAILED, line)]
+        return [(FAILED, f"{where} can't be used: {error}; is it up, and are address and login right?")]
     finally:
         await cache.close()
-    found = [Finding("cache", Severity.ADVICE, f"{where}: {line}") for line in advice]
+    found = [(ADVICE, f"{where}: {line}") for line in advice]
     if refusal is not None:
-        return [*found, Finding("cache", Severity.FAILED, f"{where} answers, and takes no records: {refusal}")]
-    return found or [Finding("cache", Severity.GOOD, f"{where} answers, keeps what it is given, and is new enough")]
+        return [*found, (FAILED, f"{where} answers, and takes no records: {refusal}")]
+    return found or [(GOOD, f"{where} answers, keeps what it is given, and is new enough")]
 
 
-async def _streams(settings: GatewaySettings) -> list[Finding]:
-    if all(route.mode == "sync" for route in settings.routes):
+async def _streams(settings: GatewaySettings) -> Lines:
+    consumers = settings.consumers
+    if not consumers:
         return []
-    from oncegate.app.cli.findings import look  # loads redis-py's client, which nothing else here needs
-
+    client = StreamClient(settings.cache, timeout=settings.cache_timeout)
     try:
-        streams = await look(settings)
+        streams = {name: CommandStream(client, settings.namespace, name) for name in consumers}
+        found = [await _stream(stream, consumers[name], settings.stream_limit) for name, stream in streams.items()]
     except CacheError as error:
-        return [Finding("stream", Severity.FAILED, f"the command streams can't be looked at: {error}")]
-    found = []
-    for advice, state in streams:
-        found.append(Finding("stream", Severity.GOOD, state))
-        found += [Finding("stream", Severity.ADVICE, line) for line in advice]
-    return found
+        return [(FAILED, f"the command streams can't be looked at: {error}")]
+    finally:
+        await client.close()
+    return [line for lines in found for line in lines]
 
 
-async def _keys(settings: GatewaySettings) -> list[Finding]:
+async def _stream(stream: CommandStream, consumer: str, limit: int) -> Lines:
+    """How a stream stands, which may hold ``limit`` entries and is to be read by ``consumer``; then advice about it."""
+    dead, groups, memory = await stream.dead(), await stream.groups(), await stream.memory()
+    advice = []
+    if all(group.name != consumer for group in groups):
+        advice.append(
+            f"stream {stream.name}: nobody has begun to read it as {consumer}, so its commands wait: start oncegate worker, "
+            f"or set the route's consumer to the name that reads it"
+        )
+    for group in groups:
+        waiting = (group.unread or 0) + group.pending
+        if waiting >= FAR_BEHIND * limit:
+            advice.append(
+                f"stream {stream.name}: {_standing(group)}, of {limit} that the stream may hold: start more workers, or "
+                "remove the group if nobody reads with it any more (XGROUP DESTROY)"
+            )
+    if not memory.suffices:
+        advice.append(
+            f"stream {stream.name}: of Redis's {memory.most} bytes {memory.used} are used, and {memory.reserved} are kept for "
+            "what was accepted, so submissions are refused: start more workers, or raise maxmemory"
+        )
+    if dead:
+        advice.append(f"stream {stream.name} has given up commands, {dead} so far: oncegate commands list shows why")
+    readers = "; ".join(map(_standing, groups)) or "no group reads it"
+    room = ""
+    if memory.most:
+        free = memory.most - memory.reserved
+        room = f"; submissions are refused from {free} bytes in Redis on, {memory.used} are used"
+    state = f"stream {stream.name}: {memory.entries} entries, at most {limit} ({readers}){room}"
+    return [(GOOD, state), *((ADVICE, line) for line in advice)]
+
+
+def _standing(group: GroupProgress) -> str:
+    unread = "an unknown number" if group.unread is None else str(group.unread)
+    return f"{group.name} has {unread} to read and {group.pending} to acknowledge"
+
+
+async def _keys(settings: GatewaySettings) -> Lines:
     if settings.jwt is None or not all_claims(settings.idempotency, settings.routes):
         return []
     where = redact(settings.jwt.jwks) if is_url(settings.jwt.jwks) else settings.jwt.jwks
@@ -130,11 +172,11 @@ async def _keys(settings: GatewaySettings) -> list[Finding]:
         source = KeySource(settings.jwt)
         keys = source.keys if source.keys is not None else await asyncio.to_thread(source.read)
     except UnusableKeys as error:
-        return [Finding("jwks", Severity.FAILED, f"{where}: {error}; no token can be verified")]
-    return [Finding("jwks", Severity.GOOD, f"{where} has keys that tokens are verified by: {len(keys)}")]
+        return [(FAILED, f"{where}: {error}; no token can be verified")]
+    return [(GOOD, f"{where} has keys that tokens are verified by: {len(keys)}")]
 
 
-async def _upstream(settings: GatewaySettings) -> list[Finding]:
+async def _upstream(settings: GatewaySettings) -> Lines:
     where = redact(settings.upstream)
     try:
         upstream = Upstream(
@@ -144,23 +186,23 @@ async def _upstream(settings: GatewaySettings) -> list[Finding]:
             ca_file=settings.upstream_ca or None,
         )
     except (OSError, ValueError) as error:
-        return [Finding("upstream", Severity.FAILED, f"upstream or upstream_ca can't be used: {error}")]
+        return [(FAILED, f"upstream or upstream_ca can't be used: {error}")]
     try:
         connection = await upstream.ready()
     except NotProcessed as error:
-        return [Finding("upstream", Severity.FAILED, f"{error}; is it up, and is the address right?")]
+        return [(FAILED, f"{error}; is it up, and is the address right?")]
     try:
         async with asyncio.timeout(HEAD_SECONDS):
             persistent = await _send_head(connection, upstream)
         if not persistent:
-            line = f"{where} closes its connection after each answer: safe, and every request opens a new one"
-            return [Finding("upstream", Severity.ADVICE, line)]
+            return [
+                (ADVICE, f"{where} closes its connection after each answer: safe, and every request opens a new one")
+            ]
         return [await _wait_idle(connection, settings.upstream_keepalive, where)]
     except TimeoutError:
-        line = f"{where} accepts connections and did not answer a HEAD request within {HEAD_SECONDS:g} s"
-        return [Finding("upstream", Severity.ADVICE, line)]
+        return [(ADVICE, f"{where} accepts connections and did not answer a HEAD request within {HEAD_SECONDS:g} s")]
     except OutcomeUnknown as error:
-        return [Finding("upstream", Severity.FAILED, f"{error}; does it speak HTTP/1.1?")]
+        return [(FAILED, f"{error}; does it speak HTTP/1.1?")]
     finally:
         connection.abort()
         await upstream.close()
@@ -178,84 +220,19 @@ async def _send_head(connection: UpstreamConnection, upstream: Upstream) -> bool
     return connection.finish()
 
 
-async def _wait_idle(connection: UpstreamConnection, keepalive: float, where: str) -> Finding:
+async def _wait_idle(connection: UpstreamConnection, keepalive: float, where: str) -> tuple[Severity, str]:
     """Whether the upstream keeps an idle connection for as long as we do, and a margin."""
     announced = connection.response.idle_timeout
     loop = asyncio.get_running_loop()
     began = loop.time()
     await asyncio.wait((connection.closed,), timeout=keepalive + KEEPALIVE_MARGIN)
     if not connection.lost:
-        return Finding("upstream", Severity.GOOD, f"{where} answers, and keeps idle connections longer than we do")
+        return GOOD, f"{where} answers, and keeps idle connections longer than we do"
     waited = loop.time() - began
     if announced is not None:
-        line = f"{where} answers, and announces after how long it closes idle connections ({announced:g} s)"
-        return Finding("upstream", Severity.GOOD, line)
-    return Finding(
-        "upstream",
-        Severity.ADVICE,
+        return GOOD, f"{where} answers, and announces after how long it closes idle connections ({announced:g} s)"
+    return (
+        ADVICE,
         f"{where} closes idle connections after {waited:.1f} s: a request that meets the close may be of unknown outcome; "
         f"set upstream_keepalive below {max(0.0, waited - KEEPALIVE_MARGIN):.1f} (it is {keepalive:g}; 0 keeps none)",
     )
-
-
-FAR_BEHIND = 0.5
-"""Of a stream's limit: a group with as many entries still to read is far behind, and submissions will soon be refused."""
-
-
-def _shown(group: GroupProgress) -> str:
-    unread = "an unknown number" if group.unread is None else str(group.unread)
-    return f"{group.name} has {unread} to read and {group.pending} to acknowledge"
-
-
-def judge(
-    name: str, consumer: str, limit: int, dead: int, groups: list[GroupProgress], memory: StreamMemory
-) -> tuple[list[str], str]:
-    """Advice about one stream, a line each; and how it stands, in one line. Pure."""
-    advice = []
-    if all(group.name != consumer for group in groups):
-        advice.append(
-            f"stream {name}: nobody has begun to read it as {consumer}, so its commands wait: start oncegate worker, "
-            f"or set the route's consumer to the name that reads it"
-        )
-    for group in groups:
-        waiting = (group.unread or 0) + group.pending
-        if waiting >= FAR_BEHIND * limit:
-            advice.append(
-                f"stream {name}: {_shown(group)}, of {limit} that the stream may hold: start more workers, or remove the "
-                "group if nobody reads with it any more (XGROUP DESTROY)"
-            )
-    if not memory.suffices:
-        advice.append(
-            f"stream {name}: of Redis's {memory.most} bytes {memory.used} are used, and {memory.reserved} are kept for what was "
-            "accepted, so submissions are refused: start more workers, or raise maxmemory"
-        )
-    if dead:
-        advice.append(f"stream {name} has given up commands, {dead} so far: oncegate commands list tells why")
-    readers = "; ".join(_shown(group) for group in groups) or "no group reads it"
-    room = ""
-    if memory.most:
-        room = (
-            f"; submissions are refused from {memory.most - memory.reserved} bytes in Redis on, {memory.used} are used"
-        )
-    return advice, f"stream {name}: {memory.entries} entries, at most {limit} ({readers}){room}"
-
-
-async def look(settings: GatewaySettings) -> list[tuple[list[str], str]]:
-    """The findings of `judge` for each stream of the asynchronous routes. Raises `CacheError`."""
-    consumers = {route.stream: route.consumer_name for route in settings.routes if route.mode != "sync"}
-    if not consumers:
-        return []
-    client = StreamClient(settings.cache, timeout=settings.cache_timeout)
-    try:
-        streams = [CommandStream(client, settings.namespace, name) for name in consumers]
-        found = await asyncio.gather(*[_look(stream) for stream in streams])
-    finally:
-        await client.close()
-    return [
-        judge(name, consumer, settings.stream_limit, *state)
-        for (name, consumer), state in zip(consumers.items(), found, strict=True)
-    ]
-
-
-async def _look(stream: CommandStream) -> tuple[int, list[GroupProgress], StreamMemory]:
-    return await stream.dead(), await stream.groups(), await stream.memory()

@@ -1,7 +1,9 @@
 """``oncegate keys``: shows, resolves, releases and purges the records of idempotency keys. For 3 a.m."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict
 from functools import partial, wraps
 from pathlib import Path
 from time import time
@@ -9,12 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from oncegate.app.cli.usage import audit, end, reason
+from oncegate.app.cli.audit import audit, author, reason
+from oncegate.app.cli.keys_view import print_list, print_purged, print_records, print_resolution, purging
+from oncegate.app.cli.terminal import output
+from oncegate.app.cli.usage import config_file, end, json_output, run_quietly, settings_of
+from oncegate.app.operators.audit import resolved
+from oncegate.cache.errors import RecordUnreadable
+from oncegate.cache.record import State
 from oncegate.cache.redis.url import REDIS_SCHEMES, either
 
 if TYPE_CHECKING:
-    from oncegate.app.cli.records_source import Source
-    from oncegate.cache.record import StoredResponse
+    from oncegate.app.operators.pages.client import RemoteGateway
+    from oncegate.app.operators.records import Records
+    from oncegate.cache.transitions import ResolveRequest
+
+    Source = Records | RemoteGateway
 
 _TTL = (
     "For how long it is kept. Without: the longest ttl (of a failure: error_ttl) of any route, by the gateway's own "
@@ -54,52 +65,74 @@ def keys() -> None:
 
 
 def _options(
-    command: Callable[..., None], in_memory: str = "those of memory:// are in the gateway: --gateway URL"
+    command: Callable[..., Awaitable[None]], in_memory: str = "those of memory:// are in the gateway: --gateway URL"
 ) -> Callable[..., None]:
     """The options of every command: where the records are, and the output format.
 
     ``in_memory`` is the advice for records that are in no shared cache.
     """
 
-    @click.option(
-        "--cache",
-        metavar="URL",
-        help=f"The shared cache: {either(REDIS_SCHEMES, ', ')}.",
-    )
+    @click.option("--cache", metavar="URL", help=f"The shared cache: {either(REDIS_SCHEMES, ', ')}.")
     @click.option("--namespace", metavar="NAME", help="The namespace of the service (default: default).")
-    @click.option("--config", metavar="FILE", help="The gateway's TOML file (or ONCEGATE_CONFIG).")
+    @config_file
     @click.option("--gateway", metavar="URL", help="Ask this gateway instead; ONCEGATE_ADMIN_TOKEN is its token.")
-    @click.option("--json", "as_json", is_flag=True, help="One JSON document, for scripts.")
+    @json_output
     @wraps(command)
-    def with_source(*, as_json: bool, **options: Any) -> None:
-        import logging
-
-        from oncegate.app.cli.records_source import SourceError
-        from oncegate.app.operators.records import NotARecord
-        from oncegate.cache.errors import CacheError
-        from oncegate.middleware.rules.errors import KeyInvalid
-
-        # An error is printed once, at the end; the cache's own warnings are for the log of a gateway.
-        logging.getLogger("oncegate").addHandler(logging.NullHandler())
-        try:
+    def with_source(**options: Any) -> None:
+        async def run() -> None:
             where = {name: options.pop(name) for name in ("cache", "namespace", "config", "gateway")}
-            source = _source(**where, in_memory=in_memory)
-            command(source=source, as_json=as_json, **options)
-        except (NotARecord, KeyInvalid) as error:
-            end(f"{error}")
-        except (CacheError, SourceError) as error:
-            end(f"{error}", 1)
+            async with _source(**where, in_memory=in_memory) as source:
+                await command(source=source, **options)
+
+        run_quietly(run())
 
     return with_source
+
+
+@asynccontextmanager
+async def _source(
+    cache: str | None, namespace: str | None, config: str | None, gateway: str | None, in_memory: str
+) -> AsyncIterator["Source"]:
+    if gateway is not None:
+        if cache is not None or namespace is not None or config is not None:
+            end("--gateway excludes --cache, --namespace and --config: the gateway knows its own")
+        yield _remote(gateway)
+        return
+    from oncegate.app.factory import create_cache, create_records
+
+    settings = settings_of({"cache": cache, "namespace": namespace}, config)
+    if not settings.cache_is_shared:
+        end(f"which records? Give --cache URL or --config FILE; {in_memory}")
+    opened = create_cache(settings)
+    try:
+        yield create_records(settings, opened)
+    finally:
+        await opened.close()
+
+
+def _remote(gateway: str) -> "RemoteGateway":
+    from oncegate.app.operators.pages.client import RemoteGateway
+    from oncegate.app.settings.sources import admin_token
+
+    token = admin_token()
+    if token is None:
+        end("ONCEGATE_ADMIN_TOKEN is not set: it is the gateway's token for operators")
+    try:
+        return RemoteGateway(gateway, token)
+    except ValueError as error:
+        end(str(error))
 
 
 def _which(command: Callable[..., None]) -> Callable[..., None]:
     """Options that say which record: by key and caller, or by its id."""
     command = click.argument("key", required=False)(command)
     command = click.option("--record", metavar="ID", help="The record's id, as problems and logs carry it.")(command)
-    return click.option("--caller", metavar="-", help="Whose: the caller's header lines are read from standard input.")(
-        command
-    )
+    return _caller(command)
+
+
+_caller = click.option("--caller", metavar="-", help="Whose: the caller's header lines are read from standard input.")
+_force = click.option("--force", is_flag=True, help="Also while the attempt is running. It runs on all the same.")
+_attempt = click.option("--attempt", type=click.IntRange(1), help="Only while this is the record's attempt.")
 
 
 @keys.command("list")
@@ -107,42 +140,36 @@ def _which(command: Callable[..., None]) -> Callable[..., None]:
 @click.option("--limit", type=click.IntRange(1, 1_000_000), default=100, show_default=True, help="About how many.")
 @click.option("--cursor", default="", metavar="CURSOR", help="Go on where an earlier list ended.")
 @_options
-def list_(source: "Source", as_json: bool, state: str | None, limit: int, cursor: str) -> None:
-    """Tell which records there are."""
-    from oncegate.app.cli.keys_view import show_list
-
+async def list_(source: "Source", as_json: bool, state: str | None, limit: int, cursor: str) -> None:
+    """List the records that there are."""
     found: dict[str, dict[str, Any]] = {}
     while len(found) < limit:
         # Those in one state may be few among many: larger steps, fewer questions.
         step = 1000 if state is not None else min(1000, limit - len(found))
-        listing = source.listing(state, cursor, step)
-        found.update((record["id"], record) for record in listing.records)
-        cursor, before = listing.cursor, cursor
+        listing = await source.listing(state, cursor=cursor, limit=step)
+        found.update((record["id"], record) for record in listing["records"])
+        cursor, before = listing["cursor"], cursor
         if cursor in ("", before):
             break
-    show_list(list(found.values()), cursor, as_json=as_json)
+    output({"records": list(found.values()), "cursor": cursor}, print_list, as_json=as_json)
 
 
 @keys.command()
 @_which
 @_options
-def show(source: "Source", as_json: bool, key: str | None, record: str | None, caller: str | None) -> None:
-    """Tell what happened to a request: by its key, or by its record's id."""
-    from oncegate.app.cli.keys_view import show_records
-
-    found = _find(source, key, record, caller)
-    records = (_record(source, identifier, alone=len(found) == 1) for identifier in found)
+async def show(source: "Source", as_json: bool, **which: str | None) -> None:
+    """Show what happened to a request: by its key, or by its record's id."""
+    found = await _find(source, **which)
+    records = [await _record(source, identifier, alone=len(found) == 1) for identifier in found]
     there = [record for record in records if record]
     if not there:
         end("no such record: it was never made, or its time is over", 1)
-    show_records(there, as_json=as_json)
+    output({"records": there}, print_records, as_json=as_json)
 
 
-def _record(source: "Source", identifier: str, *, alone: bool) -> dict[str, Any] | None:
-    from oncegate.cache.errors import RecordUnreadable
-
+async def _record(source: "Source", identifier: str, *, alone: bool) -> dict[str, Any] | None:
     try:
-        return source.show(identifier)
+        return await source.show(identifier)
     except RecordUnreadable as error:
         if alone:
             raise RecordUnreadable(f"record {identifier}: {error}") from None
@@ -151,25 +178,19 @@ def _record(source: "Source", identifier: str, *, alone: bool) -> dict[str, Any]
 
 @keys.command()
 @_which
-@click.option("--force", is_flag=True, help="Also while the attempt is running. It runs on all the same.")
-@click.option("--attempt", type=click.IntRange(1), help="Only while this is the record's attempt.")
+@_force
+@_attempt
 @reason
 @_options
-def release(
-    source: "Source",
-    as_json: bool,
-    key: str | None,
-    record: str | None,
-    caller: str | None,
-    force: bool,
-    attempt: int | None,
-    reason: str,
+async def release(
+    source: "Source", as_json: bool, force: bool, attempt: int | None, reason: str, **which: str | None
 ) -> None:
     """Set a key free, because its request was not executed: the next retry will be."""
     from oncegate.cache.transitions import ResolveRequest
 
-    identifier = _one(source, key, record, caller)
-    _resolve(source, identifier, ResolveRequest(None, force=force, attempt=attempt or 0), reason, as_json=as_json)
+    identifier = await _one(source, **which)
+    request = ResolveRequest(None, force=force, attempt=attempt or 0)
+    await _resolve(source, identifier, request, reason, as_json=as_json)
 
 
 @keys.command()
@@ -184,16 +205,13 @@ def release(
 )
 @click.option("--header", "headers", multiple=True, metavar="LINE", help="A header that retries get; repeatable.")
 @click.option("--ttl", type=float, metavar="SECONDS", help=_TTL)
-@click.option("--force", is_flag=True, help="Also while the attempt is running. It runs on all the same.")
-@click.option("--attempt", type=click.IntRange(1), help="Only while this is the record's attempt.")
+@_force
+@_attempt
 @reason
 @_options
-def resolve(
+async def resolve(
     source: "Source",
     as_json: bool,
-    key: str | None,
-    record: str | None,
-    caller: str | None,
     outcome: str | None,
     status: int | None,
     body: str,
@@ -202,37 +220,36 @@ def resolve(
     force: bool,
     attempt: int | None,
     reason: str,
+    **which: str | None,
 ) -> None:
     """Write down what became of a request whose outcome nobody knows."""
-    from oncegate.app.operators.records import MOST_SECONDS
-    from oncegate.cache.record import State
-    from oncegate.cache.transitions import ResolveRequest
+    from oncegate.app.operators.records import resolution
 
-    state = State(outcome or ("succeeded" if status is not None else end("say --status, or --as failed")))
-    if status is None and (state is State.SUCCEEDED or body or headers):
-        end("--status is missing: a success is answered with one, and so is whatever has a body")
-    if caller is not None and body == "@-":
+    if which["caller"] is not None and body == "@-":
         end("standard input can't be both the caller and the body")
-    response = None if status is None else _response(status, headers, body)
-    if ttl is not None and not 0 < ttl <= MOST_SECONDS:
-        end("--ttl is above 0 seconds, and at most ten years")
-    ttl_ms = max(1, round(ttl * 1000)) if ttl is not None else 0
-    identifier = _one(source, key, record, caller)
-    resolution = ResolveRequest(state, response, ttl_ms, force, attempt or 0)
-    _resolve(source, identifier, resolution, reason, as_json=as_json)
+    resolve = resolution(
+        State(outcome or ("succeeded" if status is not None else end("say --status, or --as failed"))),
+        status=status,
+        headers=[_header(line) for line in headers],
+        body=_content(body),
+        ttl=ttl,
+        force=force,
+        attempt=attempt or 0,
+    )
+    await _resolve(source, await _one(source, **which), resolve, reason, as_json=as_json)
 
 
 @keys.command()
-@click.option("--caller", metavar="-", help="Whose: the caller's header lines are read from standard input.")
+@_caller
 @click.option(
     "--route", metavar="PATTERN", help="Those of this route, spelled as in the configuration; * is the default one."
 )
 @click.option("--older", metavar="AGE", help="Those completed longer ago than this: 45s, 90m, 12h, 30d.")
-@click.option("--dry-run", is_flag=True, help="Only tell how many there are.")
+@click.option("--dry-run", is_flag=True, help="Only count.")
 @click.option("--force", is_flag=True, help="Also those in flight, whose attempts run on, or of unknown outcome.")
 @reason
 @partial(_options, in_memory=_ONLY_SHARED)
-def purge(
+async def purge(
     source: "Source",
     as_json: bool,
     caller: str | None,
@@ -244,30 +261,33 @@ def purge(
 ) -> None:
     """Remove the records of one caller, of one route, or of an age: a retry of what they answered is executed again.
 
-    Those in flight or of unknown outcome stay, and those that can't be read. Records know their route since the version that
-    has this command; their age is by the clock of the gateway that completed them. On a terminal it shows how far it is.
+    Those in flight or of unknown outcome stay, and those that can't be read. A record that doesn't tell its route is no route's.
+    An age is by the clock of the gateway that completed the record. On a terminal it shows how far it is.
     """
     from rich.console import Console
 
-    from oncegate.app.cli.keys_view import purging, show_purged
-    from oncegate.app.cli.records_source import SharedCache
     from oncegate.app.operators.purge import Which
+    from oncegate.app.operators.purge import purge as purge_records
+    from oncegate.app.operators.records import Records
+    from oncegate.cache.redis.store import RedisCache
 
     if caller is None and route is None and older is None:
         end("give --caller -, --route PATTERN or --older AGE, or several of them")
     before_ms = _before_ms(older)
-    if not isinstance(source, SharedCache):
+    if not isinstance(source, Records) or not isinstance(source.cache, RedisCache):
         end(f"purge works on the shared cache itself: give --cache URL or --config FILE; {_ONLY_SHARED}")
     lines = _caller_lines(caller)
     if lines is not None and not lines:
         end("standard input has no header lines: nobody in particular is no caller whose records could be purged")
+    callers = None if lines is None else frozenset(source.digests_of(lines))
+    which = Which(callers, route, force, before_ms)
     with purging(Console(stderr=True)) as progress:
-        purged = source.purge(lines, Which(None, route, force, before_ms), dry_run=dry_run, progress=progress)
+        purged = await purge_records(source.cache, source.namespace, which, dry_run=dry_run, progress=progress)
     if purged.removed:
         chosen = ["one caller"] * (lines is not None) + [f"route {route}"] * (route is not None)
         chosen += [f"completed more than {older} ago"] * (older is not None)
         audit(f"{purged.removed} records ({', '.join(chosen)})", f"purged{', by force,' if force else ''}", reason)
-    show_purged(purged, dry_run=dry_run, as_json=as_json)
+    output(asdict(purged) | {"dry_run": dry_run}, print_purged, as_json=as_json)
 
 
 def _before_ms(older: str | None) -> int:
@@ -280,55 +300,36 @@ def _before_ms(older: str | None) -> int:
     return max(1, round(time() * 1000) - int(amount) * _UNITS[unit] * 1000)
 
 
-def _resolve(source: "Source", identifier: str, resolve: Any, reason: str, *, as_json: bool) -> None:
-    from oncegate.app.cli.keys_view import show_resolution
-    from oncegate.app.operators.records import WHY_NOT
+async def _resolve(source: "Source", identifier: str, request: "ResolveRequest", reason: str, *, as_json: bool) -> None:
+    from oncegate.app.operators.records import WHY_NOT, Records
     from oncegate.cache.transitions import Resolution
 
-    resolution = source.resolve(identifier, resolve, reason)
+    resolution = await source.resolve(identifier, request, author(reason))
     if resolution is not Resolution.RESOLVED:
         end(f"nothing was changed: {WHY_NOT[resolution][1]}", 1)
-    show_resolution(identifier, resolve.state.value if resolve.state else "absent", as_json=as_json)
+    if isinstance(source, Records):  # a gateway does it itself
+        audit(f"record {identifier}", resolved(request), reason)
+    state = request.state.value if request.state else "absent"
+    output({"id": identifier, "resolution": "resolved", "state": state}, print_resolution, as_json=as_json)
 
 
-def _source(
-    cache: str | None, namespace: str | None, config: str | None, gateway: str | None, in_memory: str
-) -> "Source":
-    from oncegate.app.cli.records_source import RemoteGateway, SharedCache
-    from oncegate.app.settings.sources import ConfigurationError, admin_token, load
-
-    if gateway is not None:
-        if cache is not None or namespace is not None or config is not None:
-            end("--gateway excludes --cache, --namespace and --config: the gateway knows its own")
-        try:
-            token = admin_token()
-        except ConfigurationError as error:
-            end(str(error))
-        if token is None:
-            end("ONCEGATE_ADMIN_TOKEN is not set: it is the gateway's token for operators")
-        try:
-            return RemoteGateway(gateway, token)
-        except ValueError as error:
-            end(str(error))
-    given = {name: value for name, value in (("cache", cache), ("namespace", namespace)) if value is not None}
-    try:
-        # Records are found without an upstream, so none has to be named.
-        settings = load(given, config, defaults={"upstream": "http://localhost"})
-    except ConfigurationError as error:
-        end(str(error))
-    if settings.cache_scheme == "memory":
-        end(f"which records? Give --cache URL or --config FILE; {in_memory}")
-    return SharedCache(settings)
-
-
-def _find(source: "Source", key: str | None, record: str | None, caller: str | None) -> Sequence[str]:
+async def _find(source: "Source", key: str | None, record: str | None, caller: str | None) -> Sequence[str]:
     if (key is None) == (record is None):
         end("give either a key or --record ID")
     if record is not None:
         if caller is not None:
             end("--record ID already says whose record it is: leave out --caller")
         return [record]
-    return source.of_key(key or "", _caller_lines(caller))
+    return await source.of_key(key or "", _caller_lines(caller))
+
+
+async def _one(source: "Source", **which: str | None) -> str:
+    found = await _find(source, **which)
+    if not found:
+        end("no such record: it was never made, or its time is over", 1)
+    if len(found) > 1:
+        end(f"several callers have used this key; say which with --caller - or --record: {', '.join(found)}", 1)
+    return found[0]
 
 
 def _caller_lines(caller: str | None) -> list[str] | None:
@@ -342,30 +343,20 @@ def _caller_lines(caller: str | None) -> list[str] | None:
     return [line for line in text.splitlines() if line.strip()]
 
 
-def _one(source: "Source", key: str | None, record: str | None, caller: str | None) -> str:
-    found = _find(source, key, record, caller)
-    if not found:
-        end("no such record: it was never made, or its time is over", 1)
-    if len(found) > 1:
-        end(f"several callers have used this key; say which with --caller - or --record: {', '.join(found)}", 1)
-    return found[0]
+def _header(line: str) -> tuple[str, str]:
+    name, colon, value = line.partition(":")
+    if not colon:
+        end("--header takes a header line: 'Location: /payments/17'")
+    return name.strip(), value.strip(" \t")
 
 
-def _response(status: int, headers: tuple[str, ...], body: str) -> "StoredResponse":
-    from oncegate.app.operators.records import response_to_keep
-
-    lines = []
-    for line in headers:
-        name, colon, value = line.partition(":")
-        if not colon:
-            end("--header takes a header line: 'Location: /payments/17'")
-        lines.append((name.strip(), value.strip(" \t")))
+def _content(body: str) -> bytes:
+    """What ``--body`` stands for: a file's content, standard input's, or its own text."""
     try:
-        content = body.encode("utf-8", "surrogateescape")
         if body == "@-":
-            content = sys.stdin.buffer.read()
-        elif body.startswith("@"):
-            content = Path(body[1:]).read_bytes()
+            return sys.stdin.buffer.read()
+        if body.startswith("@"):
+            return Path(body[1:]).read_bytes()
     except OSError as error:
         end(f"--body: the file can't be read: {error.strerror}")
-    return response_to_keep(status, lines, content)
+    return body.encode("utf-8", "surrogateescape")

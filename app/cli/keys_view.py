@@ -1,34 +1,22 @@
-"""Prints records: as tables for people, as JSON for scripts."""
+"""Prints records, as tables for people."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from oncegate.app.cli.terminal import (
-    MOST_OF_BODY,
-    ago,
-    as_document,
-    console,
-    duration,
-    moment,
-    print_details,
-    print_table,
-)
-from oncegate.app.operators.purge import Purged
+from oncegate.app.cli.terminal import ago, beginning, console, duration, moment, print_details, print_table
 from oncegate.cache.record import State
 
+if TYPE_CHECKING:
+    from oncegate.app.operators.purge import Purged
 
-def show_list(records: Sequence[dict[str, Any]], cursor: str, *, as_json: bool) -> None:
-    """Print a table of records, and the option that lists more of them."""
-    if as_json:
-        as_document({"records": list(records), "cursor": cursor})
-        return
-    out = console()
+
+def print_list(listing: dict[str, Any]) -> None:
+    """A table of records, and the option that lists more of them."""
+    records, cursor, out = listing["records"], listing["cursor"], console()
     if records:
         names = ("record", "state", "attempt", "began", "took", "request", "gateway", "status", "gone in")
         print_table(names, map(_cells, records), folded=set(names) - {"record", "state", "began"})
@@ -54,15 +42,11 @@ def _cells(record: dict[str, Any]) -> list[str]:
     ]
 
 
-def show_records(records: Sequence[dict[str, Any]], *, as_json: bool) -> None:
-    """All that is known of each of them."""
-    if as_json:
-        as_document({"records": list(records)})
-        return
-    out = console()
-    for number, record in enumerate(records):
+def print_records(found: dict[str, Any]) -> None:
+    """All that is known of each of some records."""
+    for number, record in enumerate(found["records"]):
         if number:
-            out.print()
+            console().print()
         print_details(_lines(record))
 
 
@@ -128,18 +112,20 @@ def _upstream(record: dict[str, Any]) -> str:
         text = "a body that is no text"
     else:
         whole = body if isinstance(body, str) else orjson.dumps(body).decode()
-        text = whole[:MOST_OF_BODY] + (" ..." if len(whole) > MOST_OF_BODY else "")
+        text = beginning(whole)
     return f"{response['status']}  {text}".rstrip()
 
 
 @contextmanager
-def purging(err: Console) -> Iterator[Callable[[Purged], None]]:
+def purging(err: Console) -> Iterator[Callable[["Purged"], None]]:
     """Shows a purge's progress, where ``err`` is a terminal. How many records there are isn't known beforehand."""
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=err, disable=not err.is_terminal, transient=True) as progress:
         task = progress.add_task("0 looked at", total=None)
 
-        def show(purged: Purged) -> None:
+        def show(purged: "Purged") -> None:
             progress.update(
                 task, description=f"{purged.seen} looked at, {purged.found} found, {purged.removed} removed"
             )
@@ -147,23 +133,18 @@ def purging(err: Console) -> Iterator[Callable[[Purged], None]]:
         yield show
 
 
-def show_purged(purged: Purged, *, dry_run: bool, as_json: bool) -> None:
-    """Print how many records a purge found and removed."""
-    if as_json:
-        as_document(asdict(purged) | {"dry_run": dry_run})
-        return
-    text = f"{purged.found} found, {purged.removed} removed" if not dry_run else f"{purged.found} found, none removed"
-    if purged.unfinished:
-        text += f"; {purged.unfinished} in flight or of unknown outcome are left (--force)"
-    if purged.unreadable:
-        text += f"; {purged.unreadable} can't be read and are left"
+def print_purged(purged: dict[str, Any]) -> None:
+    """How many records a purge found and removed."""
+    text = f"{purged['found']} found, {'none' if purged['dry_run'] else purged['removed']} removed"
+    if purged["unfinished"]:
+        text += f"; {purged['unfinished']} in flight or of unknown outcome are left (--force)"
+    if purged["unreadable"]:
+        text += f"; {purged['unreadable']} can't be read and are left"
     console().print(text, markup=False)
 
 
-def show_resolution(identifier: str, state: str, *, as_json: bool) -> None:
-    """Print that a record was resolved, and what that means."""
-    if as_json:
-        as_document({"id": identifier, "resolution": "resolved", "state": state})
-        return
+def print_resolution(resolved: dict[str, Any]) -> None:
+    """That a record was resolved, and what that means."""
+    state = resolved["state"]
     meaning = "the key is free: a retry is executed" if state == "absent" else f"a retry {_RETRY[state]}"
-    console().print(f"{identifier} is {state} now; {meaning}", markup=False)
+    console().print(f"{resolved['id']} is {state} now; {meaning}", markup=False)

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from typing import Literal
+from typing import Any, Literal
 
 import click
 
@@ -13,50 +13,44 @@ from oncegate.app.cli.database.inbox import inbox
 from oncegate.app.cli.database.outbox import outbox
 from oncegate.app.cli.database.relay import relay
 from oncegate.app.cli.keys import keys
-from oncegate.app.cli.usage import end
+from oncegate.app.cli.usage import end, settings_of, without_none
 from oncegate.app.cli.worker import worker
 from oncegate.cache.open import CACHE_SCHEMES
 from oncegate.cache.redis.url import either
 
-SERVE_HELP = """Enforce idempotency keys in front of an HTTP service.
-
-\b
-  # records in memory: one process, nothing kept at a restart
-  oncegate serve --upstream http://127.0.0.1:9000
-
-\b
-  # records in Redis: several processes and hosts, restarts
-  oncegate serve --upstream http://127.0.0.1:9000 --cache redis://127.0.0.1:6379/0 --workers 2
-
-\b
-  # then send requests to the gateway instead of the service
-  curl -X POST http://127.0.0.1:8080/payments -H 'Idempotency-Key: order-17' -d '{"amount": 100}'
-
-Every setting can be given in a TOML file (--config) or in the environment: ONCEGATE_UPSTREAM,
-ONCEGATE_IDEMPOTENCY__TTL. The command line wins over the environment, that over the file.
-SIGTERM stops it when the requests in flight have ended.
-"""
-
-DEMO_HELP = """Show in a minute what an idempotency key does.
-
-Starts a small payments service and the gateway in front of it, prints requests to try, and shows what becomes
-of each one. Nothing is installed, stored or sent anywhere. Ctrl-C ends it.
-"""
-
-OPENAPI_HELP = """Add the gateway's part to an upstream's OpenAPI description.
-
-\b
-  oncegate openapi --upstream-spec service.yaml --config oncegate.toml > public.yaml
-
-Each operation under enforcement gets the key's header and the problems that it may be answered with, by the
-route policies of --config and the environment. JSON and YAML (with oncegate[openapi]); FILE may be - for
-standard input.
-"""
-
 _POSIX_ONLY = ("serve", "demo", "worker", "relay")
 
 
+class _Commands(click.Group):
+    """Ends with one line where a command can't do what it is to, in place of a traceback."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """See `click.Group`."""
+        try:
+            return super().invoke(ctx)
+        except Exception as error:  # one of a known kind becomes a line and an exit code, any other is raised again
+            code = _exit_code(error)
+            if code is None:
+                raise
+            end(str(error), code)
+
+
+def _exit_code(error: Exception) -> int | None:
+    """2: usage or configuration is wrong; 1: a cache or a gateway does not do it; ``None``: anything else."""
+    from oncegate.app.cli.openapi import SpecError
+    from oncegate.app.operators.pages.client import GatewayError
+    from oncegate.app.operators.records import NotARecord
+    from oncegate.app.settings.sources import ConfigurationError
+    from oncegate.cache.errors import CacheError
+    from oncegate.middleware.rules.errors import KeyInvalid
+
+    if isinstance(error, (ConfigurationError, KeyInvalid, NotARecord, SpecError)):
+        return 2
+    return 1 if isinstance(error, (CacheError, GatewayError)) else None
+
+
 @click.group(
+    cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Exit codes: 0 done, 1 failed, 2 wrong usage or configuration.",
 )
@@ -74,7 +68,7 @@ def main(context: click.Context) -> None:
         raise click.ClickException(f"oncegate {command} {needs}")
 
 
-@main.command(help=SERVE_HELP, short_help="Enforce idempotency keys in front of an HTTP service.")
+@main.command(short_help="Enforce idempotency keys in front of an HTTP service.")
 @click.option("--upstream", metavar="URL", help="Where requests go: http://, https:// or unix:///path/to/socket.")
 @click.option(
     "--cache",
@@ -86,23 +80,41 @@ def main(context: click.Context) -> None:
 @click.option("--workers", metavar="N", help="Processes that share the port (default: 1; more need a shared cache).")
 @click.option("--config", metavar="FILE", help="A TOML file with settings (or ONCEGATE_CONFIG).")
 def serve(config: str | None, **options: str | None) -> None:
-    """See `SERVE_HELP`."""
-    from oncegate.app.settings.sources import ConfigurationError, load
+    """Enforce idempotency keys in front of an HTTP service.
 
-    try:
-        # Strings, on purpose: the settings check each value, with the same messages for every source.
-        settings = load({name: value for name, value in options.items() if value is not None}, config)
-    except ConfigurationError as error:
-        end(str(error))
+    \b
+      # records in memory: one process, nothing kept at a restart
+      oncegate serve --upstream http://127.0.0.1:9000
+
+    \b
+      # records in Redis: several processes and hosts, restarts
+      oncegate serve --upstream http://127.0.0.1:9000 --cache redis://127.0.0.1:6379/0 --workers 2
+
+    \b
+      # then send requests to the gateway instead of the service
+      curl -X POST http://127.0.0.1:8080/payments -H 'Idempotency-Key: order-17' -d '{"amount": 100}'
+
+    Every setting can be given in a TOML file (--config) or in the environment: ONCEGATE_UPSTREAM,
+    ONCEGATE_IDEMPOTENCY__TTL. The command line wins over the environment, that over the file.
+    SIGTERM stops it when the requests in flight have ended.
+    """
+    from oncegate.app.settings.sources import load
+
+    # Strings, on purpose: the settings check each value, with the same messages for every source.
+    settings = load(without_none(options), config)
     from oncegate.app.serve import serve as run
 
     sys.exit(run(settings))
 
 
-@main.command(help=DEMO_HELP, short_help="Show in a minute what an idempotency key does.")
+@main.command(short_help="Show in a minute what an idempotency key does.")
 @click.option("--port", type=click.IntRange(0, 65535), metavar="PORT", help="Default: 8080, or the next free one.")
 def demo(port: int | None) -> None:
-    """See `DEMO_HELP`."""
+    """Show in a minute what an idempotency key does.
+
+    Starts a small payments service and the gateway in front of it, prints requests to try, and shows what becomes
+    of each one. Nothing is installed, stored or sent anywhere. Ctrl-C ends it.
+    """
     from oncegate.app.demo.live import run
 
     sys.exit(run(port))
@@ -138,7 +150,7 @@ def token(name: str, writes: bool) -> None:
     click.echo(AdminToken.of(name, made, writes=writes).setting())
 
 
-@main.command("openapi", help=OPENAPI_HELP, short_help="Add the gateway's part to an upstream's OpenAPI description.")
+@main.command(short_help="Add the gateway's part to an upstream's OpenAPI description.")
 @click.option("--upstream-spec", required=True, metavar="FILE", help="The upstream's OpenAPI 3 description.")
 @click.option("--config", metavar="FILE", help="A TOML file with settings (or ONCEGATE_CONFIG).")
 @click.option(
@@ -146,21 +158,19 @@ def token(name: str, writes: bool) -> None:
 )
 @click.option("--format", "out", type=click.Choice(["json", "yaml"]), help="Default: as FILE is.")
 def openapi(upstream_spec: str, config: str | None, prefix: str | None, out: Literal["json", "yaml"] | None) -> None:
-    """See `OPENAPI_HELP`."""
-    from oncegate.app.cli.openapi import SpecError, describe_upstream
-    from oncegate.app.settings.sources import ConfigurationError, load
+    """Add the gateway's part to an upstream's OpenAPI description.
 
-    try:
-        settings = load({"upstream": "http://not.needed.here"}, config)
-        click.echo(describe_upstream(settings, upstream_spec, prefix=prefix, out=out), nl=False)
-    except (ConfigurationError, SpecError) as error:
-        end(str(error))
+    \b
+      oncegate openapi --upstream-spec service.yaml --config oncegate.toml > public.yaml
+
+    Each operation under enforcement gets the key's header and the problems that it may be answered with, by the
+    route policies of --config and the environment. JSON and YAML (with oncegate[openapi]); FILE may be - for
+    standard input.
+    """
+    from oncegate.app.cli.openapi import describe_upstream
+
+    click.echo(describe_upstream(settings_of({}, config), upstream_spec, prefix=prefix, out=out), nl=False)
 
 
-main.add_command(keys)
-main.add_command(check)
-main.add_command(worker)
-main.add_command(commands)
-main.add_command(inbox)
-main.add_command(outbox)
-main.add_command(relay)
+for each in (keys, check, worker, commands, inbox, outbox, relay):
+    main.add_command(each)

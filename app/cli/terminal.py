@@ -1,6 +1,6 @@
 """Output of the operators' commands: tables and times for a terminal, plain columns or JSON for a program."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,6 +13,7 @@ from rich.text import Text
 _WIDE = 200
 """Columns where a program reads the output: its tables must not be folded."""
 MOST_OF_BODY = 2000
+"""Characters of a body that are shown."""
 _BAD = "bold red"
 _STYLES = {"succeeded": "green", "failed": "yellow", "unknown": _BAD, "in-flight": "cyan", "unreadable": _BAD}
 
@@ -59,6 +60,14 @@ def _print(table: Table) -> None:
     click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
+def output(document: dict[str, Any], text: Callable[[dict[str, Any]], None], *, as_json: bool) -> None:
+    """Print ``document``: as JSON for scripts, by ``text`` for people."""
+    if as_json:
+        as_document(document)
+    else:
+        text(document)
+
+
 def as_document(document: dict[str, Any]) -> None:
     """Print ``document`` as JSON, for scripts."""
     click.echo(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
@@ -67,6 +76,11 @@ def as_document(document: dict[str, Any]) -> None:
 def plain(text: str) -> str:
     """``text`` without control characters, which a terminal would obey: it comes from elsewhere."""
     return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def beginning(body: str) -> str:
+    """A body, as far as it is shown."""
+    return body[:MOST_OF_BODY] + (" ..." if len(body) > MOST_OF_BODY else "")
 
 
 def moment(instant: str | None) -> str:

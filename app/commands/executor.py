@@ -7,9 +7,7 @@ from typing import Protocol
 from oncegate.cache.record import StoredResponse
 from oncegate.cache.redis.streams.stream import Command
 from oncegate.middleware.outcome.errors import NotProcessed, NotRetryable
-from oncegate.middleware.rules.key import caller_of_id, key_line, scope_digest
-
-_NAMELESS = (scope_digest(None),)
+from oncegate.middleware.rules.key import caller_of_id, key_line
 
 Confirm = Callable[[], Awaitable[None]]
 
@@ -59,7 +57,7 @@ class CommandContext:
         return {name: value for name, value in fields.items() if value}
 
 
-def context_of(command: Command, entry: str, attempt: int, nameless: Collection[str] = _NAMELESS) -> CommandContext:
+def context_of(command: Command, entry: str, attempt: int, nameless: Collection[str]) -> CommandContext:
     """The context of ``command``, which is in the stream as ``entry``. ``nameless`` is how no caller is spelled in ids."""
     caller = caller_of_id(command.command)
     return CommandContext(
@@ -81,7 +79,7 @@ def context_of(command: Command, entry: str, attempt: int, nameless: Collection[
 
 
 class CommandRefused(NotRetryable):
-    """The executor has refused this command for good. ``status`` is what the record says, as that of a response."""
+    """The executor has refused this command for good. ``status`` is recorded, as that of a response."""
 
     def __init__(self, text: str, *, status: int) -> None:
         super().__init__(text)

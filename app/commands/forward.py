@@ -34,9 +34,8 @@ from oncegate.app.commands.executor import CommandContext, CommandFailed, Comman
 from oncegate.app.upstream.forward import Forwarder
 from oncegate.cache.record import State, StoredResponse
 from oncegate.cache.redis.streams.stream import Command
-from oncegate.middleware.http.asgi import Message, Receive
+from oncegate.middleware.http.asgi import SCOPE_EXTENSION, AttemptView, Message, Receive
 from oncegate.middleware.http.capture import Capture
-from oncegate.middleware.http.extensions import SCOPE_EXTENSION, AttemptView
 from oncegate.middleware.outcome import responses
 from oncegate.middleware.outcome.errors import OutcomeUnknown
 from oncegate.middleware.rules.key import key_line

@@ -20,7 +20,8 @@ from oncegate.app.commands.executor import CommandContext, Confirm
 from oncegate.cache.record import StoredResponse
 from oncegate.cache.redis.streams.stream import Command
 from oncegate.middleware.admission.observe import Watch
-from oncegate.middleware.consumers.executing import current
+from oncegate.middleware.consumers.handling import current
+from oncegate.middleware.consumers.sole_handler import check_kind
 from oncegate.middleware.outcome.calling import call
 from oncegate.middleware.outcome.errors import ENDS_PROCESS, NotRetryable
 from oncegate.middleware.outcome.responses import now_ms
@@ -43,7 +44,10 @@ class Handler:
     loggable = False
 
     def __init__(self, function: Callable[..., Any], *, threads: int) -> None:
-        _check_kind(function)
+        try:
+            check_kind(function)
+        except TypeError as error:
+            raise HandlerError(str(error)) from None
         self.function = function
         self.maintained: Callable[..., AbstractAsyncContextManager[None]] | None = getattr(function, "maintained", None)
         """Has its inbox forget old markers, where it has one: `oncegate.sql.Inbox.maintained`."""
@@ -67,11 +71,10 @@ class Handler:
         coding = context.request_header("content-encoding")
         if coding.lower() not in ("", "identity") and not self._raw:
             raise NotRetryable(f"the body is encoded ({coding[:40]}), which a handler can read that takes bytes")
-        arguments: tuple[Any, ...] = (self._read(command.body),)
-        if self._takes_context:
-            arguments += (context,)
+        payload = self._read(command.body)
+        arguments = (payload, context) if self._takes_context else (payload,)
         await confirm()
-        result = await self._call(arguments)
+        result = await _in_a_task(call(self.function, *arguments, in_loop=self.can_be_cut, pool=self._pool))
         named = ", ".join(each.named for each in current()) or context.record
         return StoredResponse(200, _RESULT_HEADERS, dumped(self._results.dump, result, named), now_ms())
 
@@ -93,9 +96,6 @@ class Handler:
             raise NotRetryable(text) from None
         except RecursionError:
             raise NotRetryable("the payload nests too deep") from None
-
-    async def _call(self, arguments: tuple[Any, ...]) -> Any:
-        return await _in_a_task(call(self.function, *arguments, in_loop=self.can_be_cut, pool=self._pool))
 
 
 async def _in_a_task(work: Awaitable[Any]) -> Any:
@@ -148,19 +148,6 @@ def find_handler(name: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]  # callable, of whatever kind
 
 
-def _check_kind(function: Callable[..., Any]) -> None:
-    """Raises `HandlerError` for what can be called, but whose call executes nothing."""
-    if isinstance(function, type):
-        raise HandlerError(
-            "is a class: to call it makes an object, and executes nothing; name a function, or an object of it"
-        )
-    for called in (function, getattr(function, "__call__", None)):  # noqa: B004  # the method itself
-        if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
-            raise HandlerError(
-                "is a generator: to call it executes nothing until somebody iterates; return, don't yield"
-            )
-
-
 def _signature(function: Callable[..., Any]) -> tuple[bool, Any]:
     """Whether it takes the context, and the type of its payload."""
     try:
@@ -171,8 +158,7 @@ def _signature(function: Callable[..., Any]) -> tuple[bool, Any]:
     except (TypeError, ValueError, NameError) as error:
         raise HandlerError(f"its signature can't be read: {error}") from None
     positional = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
-    required = [each for each in parameters if each.default is each.empty and each not in positional]
-    required = [each for each in required if each.kind is each.KEYWORD_ONLY]
+    required = [each for each in parameters if each.default is each.empty and each.kind is each.KEYWORD_ONLY]
     if not positional or required or sum(each.default is each.empty for each in positional) > 2:
         raise HandlerError("takes one or two parameters: the payload, and the command's context")
     payload = hints.get(positional[0].name, dict[str, Any])

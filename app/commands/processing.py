@@ -8,7 +8,6 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from time import time
 
 from oncegate.app.commands.alone import Alone
 from oncegate.app.commands.executor import CommandFailed, CommandPutOff, CommandRefused, Executor, context_of
@@ -17,24 +16,24 @@ from oncegate.cache.backoff import Backoff
 from oncegate.cache.encryption import Encryption, off_loop
 from oncegate.cache.record import StoredResponse
 from oncegate.cache.redis.streams.encrypted import decrypted, encrypted_death
+from oncegate.cache.redis.streams.entry_id import added_at_ms
+from oncegate.cache.redis.streams.letter import Death
 from oncegate.cache.redis.streams.stream import Command, NotACommand
-from oncegate.middleware.consumers.begun import FAILED, Begun, Recording
-from oncegate.middleware.consumers.delivery import Action, Delivery, DeliveryDecision, entry_time, instant
-from oncegate.middleware.consumers.executing import executing
-from oncegate.middleware.consumers.handling import settle_raised
+from oncegate.middleware.consumers.begun import FAILED_STATUS, Begun, Recording
+from oncegate.middleware.consumers.delivery import Action, Delivery, DeliveryDecision, broker_time
+from oncegate.middleware.consumers.handling import executing, settle_raised
 from oncegate.middleware.consumers.subscription import Subscription
 from oncegate.middleware.outcome.calling import call
 from oncegate.middleware.outcome.errors import ENDS_PROCESS, NotProcessed, NotRetryable, OutcomeUnknown, Parked
 from oncegate.middleware.outcome.raised import kind_and_place, kind_and_text
+from oncegate.middleware.outcome.responses import now_ms
 from oncegate.middleware.outcome.results import read_error
 from oncegate.middleware.rules.key import scope_digests
 
 log = logging.getLogger("oncegate.worker")
 
-MAX_ERROR_BYTES = 2000
-"""Of an error's text that goes with a dead letter. The record keeps more of it."""
 _CONSUMER = b"consumer"
-"""The field of an entry that is meant for one consumer alone: of a dead letter that was driven again."""
+"""The field of an entry that is meant for one consumer alone: of a dead letter that was retried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +55,10 @@ _ENDED = (DeliveryDecision.RUN, DeliveryDecision.EXHAUSTED)
 
 
 class Processing:
-    """Processes entries under ``subscription`` by ``executor``. ``worker`` is the name that traces carry.
-
-    ``life`` ties their records together.
+    """Processes entries under ``subscription`` by ``executor``. ``life`` ties their records together.
 
     ``backoff`` is for commands that failed; what can't be decided yet, because it is in flight elsewhere or the cache does
-    not answer, is tried again after ``recheck``'s pauses.
+    not answer, is tried again after ``recheck``'s pauses. ``worker`` is the name that dead letters carry.
     """
 
     def __init__(
@@ -85,17 +82,13 @@ class Processing:
         self._encryption = encryption
 
     async def process(self, entry: bytes, fields: Mapping[bytes, bytes], tries: int) -> Disposition:
-        """Process one entry. ``tries`` counts how often it was tried, this time included. Raises
-        a cancellation, and `CacheError`: then it is to be tried again.
-        """
+        """Process one entry, for the ``tries``-th time. Raises a cancellation, and `CacheError`: it is to be tried again."""
         meant_for = fields.get(_CONSUMER)
         if meant_for and meant_for != self._subscription.consumer.encode():
             return DONE
         try:
-            if self._encryption is None:
-                command = self._read(fields)
-            else:
-                command = await off_loop(len(fields.get(b"body", b"")), self._read, fields)
+            size = 0 if self._encryption is None else len(fields.get(b"body", b""))
+            command = Command.read(await off_loop(size, decrypted, fields, self._encryption))
         except NotACommand as error:
             log.error("entry %s: is no command, and becomes a dead letter: %s", entry.decode(), error)
             self._subscription.dead_lettered("undecodable")
@@ -106,17 +99,13 @@ class Processing:
             begun = await self._begin(command, entry)
             if begun.run and begun.after_a_crash:
                 alone = await self._alone.alone()
-            if begun.run and begun.after_a_crash and not alone:
-                await begun.release()  # another one is tried alone: this one must not die with it
-                return Disposition(again=self._recheck.pause(tries))
+                if not alone:
+                    await begun.release()  # another one is tried alone: this one must not die with it
+                    return Disposition(again=self._recheck.pause(tries))
             after = await self._execute(begun, command, entry) if begun.run else 0.0
         finally:
             await self._alone.leave(alone=alone)
         return await self._dispose(begun, command, entry, tries, after)
-
-    def _read(self, fields: Mapping[bytes, bytes]) -> Command:
-        encryption = self._encryption
-        return Command.read(dict(fields) if encryption is None else decrypted(fields, encryption))
 
     async def _begin(self, command: Command, entry: bytes) -> Begun:
         return await self._subscription.begin(
@@ -127,8 +116,8 @@ class Processing:
                 attempts_before=command.attempts_before,
                 message_id=entry,
                 correlation=command.correlation,
-                # A dead letter that is driven again has a new entry; its effect may be as old as the first one.
-                sent_at=instant(command.accepted_at_ms) or entry_time(entry),
+                # A dead letter that is retried has a new entry; its effect may be as old as the first one.
+                sent_at=broker_time(command.accepted_at_ms) or broker_time(added_at_ms(entry)),
                 aggregate=command.aggregate,
                 sequence=command.sequence,
             )
@@ -159,18 +148,20 @@ class Processing:
         except BaseException as error:  # noqa: BLE001  # whatever an executor raises is its command's outcome
             self._log(begun, error)
             after = error.after if isinstance(error, CommandPutOff | CommandFailed) else 0.0
-            status = error.status if isinstance(error, CommandRefused | CommandFailed) else FAILED
+            status = error.status if isinstance(error, CommandRefused | CommandFailed) else FAILED_STATUS
             await settle_raised(begun, error, timed_out=limit.expired(), status=status)
         else:
             await begun.succeed(response)
-        await self._recorded(begun)
+        while await begun.recorded() is Recording.PENDING:  # for as long as the cache is away
+            log.warning(
+                "record %s: the outcome is still not recorded; nothing is acknowledged until it is", begun.named
+            )
         return after
 
     def _log(self, begun: Begun, error: BaseException) -> None:
         """What `Begun` itself doesn't log: it does that a command failed, and with what type of error."""
-        text = (
-            f": {kind_and_text(error)[1]}" if self._executor.loggable else ""
-        )  # else it may hold something of a command
+        # The text of an error that is not ours may hold something of a command.
+        text = f": {kind_and_text(error)[1]}" if self._executor.loggable else ""
         kind = type(error).__name__
         if isinstance(error, Parked):
             log.info("record %s: parked until its turn has come", begun.named)
@@ -182,12 +173,6 @@ class Processing:
             log.error("record %s: the handler raised %s: the worker stops", begun.named, kind)
         else:
             log.debug("record %s: raised %s", begun.named, kind_and_place(error))
-
-    @staticmethod
-    async def _recorded(begun: Begun) -> None:
-        """Return once it is certain whether the outcome is recorded; while the cache is away that takes as long as it is."""
-        while await begun.recorded() is Recording.PENDING:
-            log.warning("record %s: the outcome is still not recorded, and nothing is acknowledged before", begun.named)
 
     def _pause(self, begun: Begun, command: Command, tries: int, after: float) -> float:
         if begun.run and not isinstance(begun.raised, NotProcessed | None):
@@ -209,17 +194,8 @@ class Processing:
         return replace(dead, copy_of="" if begun.run else command.command)
 
     def _dead(self, entry: bytes, reason: str, attempts: int, error: tuple[str, str], command: str = "") -> Disposition:
-        kind, text = (part.encode("utf-8", "backslashreplace") for part in error)
-        death = {
-            b"dead.consumer": self._subscription.consumer.encode(),
-            b"dead.reason": reason.encode(),
-            b"dead.attempts": b"%d" % attempts,
-            b"dead.error_type": kind[:MAX_ERROR_BYTES],
-            b"dead.error": text[:MAX_ERROR_BYTES],
-            b"dead.entry": entry,
-            b"dead.worker": self._worker.encode(),
-            b"dead.at": b"%d" % (time() * 1000),
-        }
+        consumer = self._subscription.consumer
+        death = Death(consumer, reason, attempts, *error, entry.decode(), self._worker, now_ms()).fields()
         return Disposition(death=encrypted_death(death, command, self._encryption) if command else death)
 
 

@@ -11,14 +11,13 @@ import asyncio
 
 from oncegate.app.commands.submit import accepted
 from oncegate.cache.backoff import Backoff
-from oncegate.cache.record import TOKEN_BYTES, Record, State, StoredResponse
+from oncegate.cache.record import StoredResponse
 from oncegate.cache.redis.store import RedisCache
 from oncegate.cache.redis.streams.stream import Command
+from oncegate.middleware.consumers.late_outcomes import AHEAD_MS
 from oncegate.middleware.outcome.responses import now_ms
 from oncegate.middleware.rules.key import execution_key, key_of_id
 
-_AHEAD_MS = 1000
-"""The execution's record ends so much sooner: what is accepted anew must not meet it."""
 _TRIES, _PAUSES = 4, Backoff(0.01, 1.0, least=1.0, factor=5.0)
 """Seconds to wait for a gateway to record what it has just accepted."""
 
@@ -43,22 +42,17 @@ class SubmissionLife:
         """
         key = key_of_id(self._namespace, command.command)
         left = await self._outlast(key, command, entry)
-        if left > self._ttl_ms + _AHEAD_MS:
-            await self._cache.prolong(execution_key(key, self._consumer), ttl_ms=left - _AHEAD_MS)
+        if left > self._ttl_ms + AHEAD_MS:
+            await self._cache.prolong(execution_key(key, self._consumer), ttl_ms=left - AHEAD_MS)
 
     async def _outlast(self, key: str, command: Command, entry: str) -> int:
         headers, body = accepted(self._prefix, command.command, entry, command.sequence)
         now = now_ms()
-        accepted_at_ms = (
-            command.accepted_at_ms if 0 < command.accepted_at_ms < now else now
-        )  # any client may have written it
-        response = StoredResponse(202, headers, body, accepted_at_ms)
-        record = Record(State.SUCCEEDED, bytes(TOKEN_BYTES), command.fingerprint, 1, response, submission=True)
-        ttl_ms = self._ttl_ms + _AHEAD_MS
-        left = await self._cache.outlast(key, record, ttl_ms=ttl_ms)
-        for tries in range(1, _TRIES + 1):
-            if left >= 0:
-                break
+        at_ms = command.accepted_at_ms if 0 < command.accepted_at_ms < now else now  # any client may have written it
+        record = command.record(StoredResponse(202, headers, body, at_ms))
+        ttl_ms = self._ttl_ms + AHEAD_MS
+        tries = 0
+        while (left := await self._cache.outlast(key, record, ttl_ms=ttl_ms)) < 0 and tries < _TRIES:
+            tries += 1
             await asyncio.sleep(_PAUSES.pause(tries))
-            left = await self._cache.outlast(key, record, ttl_ms=ttl_ms)
         return left

@@ -11,25 +11,33 @@ A command with a number has no second copy, which would have another number: Red
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
+from functools import partial
 from hashlib import blake2b
 from time import time
 from typing import Any
 
 import orjson
 
-from oncegate.cache.encryption import off_loop
-from oncegate.cache.errors import CacheRefused, CacheUnavailable
-from oncegate.cache.redis.calls import Numbered, Numbering
+from oncegate.cache.encryption import OFF_LOOP_BYTES, off_loop
+from oncegate.cache.errors import CacheRefused
+from oncegate.cache.redis.calls import Appended, Numbering
 from oncegate.cache.redis.store import RedisCache
 from oncegate.cache.redis.streams.encrypted import encrypted
 from oncegate.cache.redis.streams.memory import MemorySamples
 from oncegate.cache.redis.streams.stream import Command, numbers_key, stream_key
-from oncegate.middleware.http.asgi import Receive, Scope, Send
-from oncegate.middleware.http.extensions import SCOPE_EXTENSION, SUBMISSION_EXTENSION, AttemptView, Submission
+from oncegate.cache.store import set_reply, start
+from oncegate.middleware.http.asgi import (
+    SCOPE_EXTENSION,
+    SUBMISSION_EXTENSION,
+    AttemptView,
+    Receive,
+    Scope,
+    Send,
+    Submission,
+)
 from oncegate.middleware.outcome.errors import NotAccepted, OutcomeUnknown
 from oncegate.middleware.outcome.responses import Headers, date
-from oncegate.middleware.rules.key_text import aggregate_digest
+from oncegate.middleware.rules.versions import aggregate_digest
 
 _FULL = "The command stream is full: its consumers are behind. Nothing was accepted; try again later."
 _NO_MEMORY = (
@@ -49,8 +57,6 @@ _CONFLICT = (
 _AGGREGATE_BYTES, _COMMAND_BYTES = 16, 20
 """Of their digests in the hash: the one of a command is longer."""
 
-Appended = str | Numbered | Exception | None
-"""What a stream has answered: where the entry is, ``None`` where there is no room for it, or an error."""
 Response = tuple[int, Headers, bytes]
 """Status, headers and body."""
 Then = Callable[[Response | Exception], None]
@@ -87,68 +93,65 @@ class Submitter:
         """Accept one command. Raises `NotAccepted`."""
         view: AttemptView = scope["extensions"][SCOPE_EXTENSION]
         submission: Submission = scope["extensions"][SUBMISSION_EXTENSION]
-        command = _command(scope, scope["headers"], await _body(receive), view.record, submission)
-        key = stream_key(self._namespace, submission.stream)
-        if not await self._memory.suffice(key, len(command.body)):
-            self._count(submission.route, "full")
-            raise NotAccepted("overloaded", _NO_MEMORY)
-        appended: Appended
-        # A body that takes long to encrypt is more than a connection reads at once: it comes this way, never by callback.
-        if self._cache.encryption is None:
-            parts = self._parts(command)
-        else:
-            parts = await off_loop(len(command.body), self._parts, command)
-        try:
-            numbering = self._numbering(command, submission)
-            if numbering is None:
-                appended = await self._cache.append(key, parts, limit=self._limit)
-            else:
-                appended = await self._cache.append_numbered(key, parts, limit=self._limit, numbering=numbering)
-        except CacheUnavailable as error:
-            appended = error
-        status, headers, body = self._answer(command, submission, appended)
+        body = await _body(receive)
+        reply: asyncio.Future[Response | Exception] = asyncio.get_running_loop().create_future()
+        self.start(scope, scope["headers"], body, view.record, submission, partial(set_reply, reply))
+        response = await reply
+        if isinstance(response, Exception):
+            raise response
+        status, headers, body = response
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
-    def soon(
+    def start(
+        self, scope: Scope, headers: Headers, body: bytes, record: str, submission: Submission, then: Then
+    ) -> None:
+        """The same by callback, in the running loop: ``then`` gets the response, or the error in its place, perhaps at once.
+
+        It takes a task where the memory is not known yet, or does not suffice, or much is to be encrypted.
+        """
+        loop = asyncio.get_running_loop()
+        key = stream_key(self._namespace, submission.policy.stream)
+        command = _command(scope, headers, body, record, submission)
+        append = partial(self._append, loop, key, command, submission, then)
+        size = 0 if self._cache.encryption is None else len(body)
+        if size <= OFF_LOOP_BYTES and self._memory.suffices(key, len(body)):
+            append(self._parts(command))
+        else:
+            start(loop, self._prepare(key, command, size), append)
+
+    async def _prepare(self, key: str, command: Command, size: int) -> list[bytes]:
+        """The entry's fields, of which ``size`` bytes are to be encrypted. Raises `NotAccepted` where Redis has no room."""
+        if not await self._memory.suffice(key, len(command.body)):
+            self._count(command.route, "full")
+            raise NotAccepted("overloaded", _NO_MEMORY)
+        return await off_loop(size, self._parts, command)
+
+    def _append(
         self,
-        scope: Scope,
-        headers: Headers,
-        body: bytes,
-        record: str,
+        loop: asyncio.AbstractEventLoop,
+        key: str,
+        command: Command,
         submission: Submission,
         then: Then,
-    ) -> bool:
-        """The same by callback, in the running loop: ``then`` gets the response, or the error in its place, after this returns.
-
-        ``False``: it has to be waited for, or refused; nothing was appended, and ``then`` is never called.
-        """
-        key = stream_key(self._namespace, submission.stream)
-        if not self._memory.suffices(key, len(body)):
-            return False
-        command = _command(scope, headers, body, record, submission)
-
-        def answered(appended: Appended) -> None:
-            response: Response | Exception
-            try:
-                response = self._answer(command, submission, appended)
-            except Exception as error:  # noqa: BLE001 - passed on: else who waits would wait for ever
-                response = error
-            if is_sent:
-                then(response)
-            else:  # its connection was found broken by writing
-                loop.call_soon(then, response)
-
-        loop = asyncio.get_running_loop()
-        is_sent = False
+        parts: list[bytes] | Exception,
+    ) -> None:
+        if isinstance(parts, Exception):
+            then(parts)
+            return
         numbering = self._numbering(command, submission)
-        if numbering is None:
-            is_sent = self._cache.append_soon(key, self._parts(command), limit=self._limit, loop=loop, then=answered)
-        else:
-            is_sent = self._cache.append_numbered_soon(
-                key, self._parts(command), limit=self._limit, numbering=numbering, loop=loop, then=answered
-            )
-        return is_sent
+        answered = partial(self._on_appended, command, submission, then)
+        self._cache.start_append(key, parts, limit=self._limit, numbering=numbering, loop=loop, then=answered)
+
+    def _on_appended(
+        self, command: Command, submission: Submission, then: Then, appended: Appended | Exception | None
+    ) -> None:
+        response: Response | Exception
+        try:
+            response = self._answer(command, submission, appended)
+        except Exception as error:  # noqa: BLE001 - passed on: else who waits would wait for ever
+            response = error
+        then(response)
 
     def _parts(self, command: Command) -> list[bytes]:
         """The entry's fields, names and values in turn, for Redis."""
@@ -165,7 +168,7 @@ class Submitter:
         # The payload is part of it: to another one under a free key, this one's number would be wrong.
         same = command.command.encode() + command.fingerprint
         return Numbering(
-            numbers_key(self._namespace, submission.stream).encode(),
+            numbers_key(self._namespace, submission.policy.stream).encode(),
             aggregate_digest(version.aggregate)[:_AGGREGATE_BYTES],
             blake2b(same, digest_size=_COMMAND_BYTES).digest(),
             version.expected.encode(),
@@ -173,7 +176,7 @@ class Submitter:
             self._kept_ms,
         )
 
-    def _answer(self, command: Command, submission: Submission, appended: Appended) -> Response:
+    def _answer(self, command: Command, submission: Submission, appended: Appended | Exception | None) -> Response:
         """The response by what the stream has answered. Raises `NotAccepted`."""
         if appended is None:
             self._count(command.route, "full")
@@ -183,18 +186,15 @@ class Submitter:
             if isinstance(appended, CacheRefused):
                 raise NotAccepted("cache-unavailable", _REFUSED) from appended
             raise NotAccepted("cache-unavailable", _SILENT, copied=True) from appended
-        if isinstance(appended, Numbered):
-            if not appended.entry:
-                self._count(command.route, "conflict")
-                raise _conflict(submission, appended.number)
-            headers, body = accepted(self._prefix, command.command, appended.entry, appended.number)
-        else:
-            headers, body = accepted(self._prefix, command.command, appended)
+        if not appended.entry:
+            self._count(command.route, "conflict")
+            raise _conflict(submission, appended.number)
+        headers, body = accepted(self._prefix, command.command, appended.entry, appended.number)
         self._count(command.route, "accepted")
         return 202, [*headers, date()], body
 
 
-def _conflict(submission: Submission, current: int) -> NotAccepted:
+def _conflict(submission: Submission, current: int | None) -> NotAccepted:
     version = submission.version
     expected: str | int = "*" if version is None or version.expected == "*" else int(version.expected)
     slug = "precondition-failed" if version is not None and version.is_condition else "version-conflict"
@@ -220,31 +220,32 @@ def accepted(
 
 def _command(scope: Scope, fields: Headers, body: bytes, record: str, submission: Submission) -> Command:
     """The command made of a request. Its credentials are not kept, unless they are named: it is forwarded later without them."""
+    policy = submission.policy
     lines: dict[bytes, str] = {}
     headers: list[tuple[str, str]] = []
     for name, value in fields:
         text = value.decode("latin-1")
         lines.setdefault(name, text)
-        if name in submission.travelling or (name.startswith(b"content-") and name != b"content-length"):
+        if name in policy.travelling or (name.startswith(b"content-") and name != b"content-length"):
             headers.append((name.decode("latin-1"), text))
     query = scope.get("query_string", b"")
     target = (scope.get("raw_path") or scope["path"].encode()) + (b"?" + query if query else b"")
-    command = Command(
+    version = submission.version
+    return Command(
         command=record,
         key=submission.key,
-        fingerprint=submission.fingerprint,
+        fingerprint=submission.claim.fingerprint,
         method=scope["method"],
         target=target.decode("latin-1"),
-        route=submission.route,
+        route=policy.route,
         body=body,
         content_type=lines.get(b"content-type", ""),
         correlation=lines.get(b"x-correlation-id") or lines.get(b"x-request-id", ""),
         traceparent=lines.get(b"traceparent", ""),
         headers=tuple(headers),
         accepted_at_ms=int(time() * 1000),
+        aggregate="" if version is None else version.aggregate,
     )
-    version = submission.version
-    return command if version is None else replace(command, aggregate=version.aggregate)
 
 
 async def _body(receive: Receive) -> bytes:

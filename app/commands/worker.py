@@ -1,8 +1,8 @@
 """The worker's loops: they read, process and acknowledge the entries of a command stream, and retry those that are due.
 
-Strategy. A fixed number of runners take entries from one queue. Three loops fill it: one reads new entries, as many as there are
-idle runners; one brings back what was put off and is due, by its id alone (the body is read anew); one takes over what a
-dead worker has left. A fourth refreshes the idle time of everything held here, again and again.
+Strategy. A fixed number of runners take entries from one queue. Two loops fill it: one reads new entries, as many as there are
+idle runners; one takes over what a dead worker has left. What was put off comes back by a timer once it is due, by its id alone
+(the body is read anew). A third loop refreshes the idle time of everything held here, again and again.
 
 An entry is *abandoned* when it was not refreshed for ``idle`` seconds. A live worker refreshes all it holds four times
 in that time, so only one that is stopped, cut off from Redis, or dead loses entries. Even then nothing is executed twice at
@@ -17,14 +17,13 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
+from contextlib import suppress
 from typing import Protocol, TypeVar
 
 from oncegate.app.commands.processing import Disposition
-from oncegate.app.commands.schedule import Schedule
 from oncegate.cache.backoff import Backoff
 from oncegate.cache.errors import CacheError, CacheRefused, CacheUnavailable, GroupMissing
-from oncegate.cache.redis.streams.group import Group
+from oncegate.cache.redis.streams.group import FIRST, Group
 from oncegate.cache.redis.streams.stream import Fields
 
 log = logging.getLogger("oncegate.worker")
@@ -38,12 +37,8 @@ MOST_WAITING = 100_000
 FAREWELL_SECONDS = 2.0
 SWEEP_SECONDS = 30.0
 """Between two rounds of trimming, and of removing workers that are gone."""
-_RECONNECT = Backoff(0.1, 2.0)
-_RECONNECT_WITHIN = 1 / 8
-"""Of ``idle``, the longest pause: the last worker to come back must have refreshed before the first one takes over."""
-_START, _END = b"0-0", b"0-0"
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
 class Process(Protocol):
@@ -75,20 +70,22 @@ class Worker:
         self._idle = idle
         self._trim = trim
         self._queue: asyncio.Queue[tuple[bytes, Fields | None] | None] = asyncio.Queue()
-        self._schedule = Schedule()
+        self._waiting: dict[bytes, float] = {}
+        """When what was put off is due: then a timer brings it back."""
         self._held: dict[bytes, int] = {}
         """How often each entry that is ours was tried."""
         self.ended_by_handler = False
         """It stops because a handler raised ``KeyboardInterrupt`` or ``SystemExit``."""
         self._running = 0
         self._news = asyncio.Event()
-        """Something was scheduled, or a runner became idle."""
+        """A runner became idle, or it is to stop."""
         self._stopping = asyncio.Event()
         self._hurry = asyncio.Event()
         self._stopped_at = 0.0
         self._away = False
         self._may_claim_at = 0.0
-        self._reconnect = replace(_RECONNECT, cap=min(_RECONNECT.cap, idle * _RECONNECT_WITHIN))
+        # The last worker to come back must have refreshed before the first one takes over.
+        self._reconnect = Backoff(0.1, min(2.0, idle / 8))
         self._refreshing: asyncio.Task[None] | None = None
 
     def stop(self) -> None:
@@ -111,9 +108,8 @@ class Worker:
             log.info("the group %s was made: it reads from the first entry on", self._group.name)
         runners = [asyncio.create_task(self._runner()) for _ in range(self._concurrency)]
         keeping = asyncio.create_task(self._keep())
-        loops = [self._read(), self._bring_back(), self._take_over(), self._sweep()]
         try:
-            await asyncio.gather(*loops)
+            await asyncio.gather(self._read(), self._take_over(), self._sweep())
             await _briefly(self._leave_waiting())
             for _ in runners:
                 self._queue.put_nowait(None)
@@ -127,29 +123,26 @@ class Worker:
         return left
 
     async def _wait_for(self, runners: "list[asyncio.Task[None]]", deadline: float) -> int:
-        hurry = asyncio.create_task(self._hurry.wait())
-        left = set(runners)
-        while left and not hurry.done() and (seconds := deadline - _now()) > 0:
-            await asyncio.wait({*left, hurry}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-            left = {runner for runner in left if not runner.done()}
-        hurry.cancel()
+        ends = [asyncio.create_task(self._hurry.wait()), asyncio.create_task(asyncio.wait(runners))]
+        await asyncio.wait(ends, timeout=max(0.0, deadline - _now()), return_when=asyncio.FIRST_COMPLETED)
+        for each in ends:
+            each.cancel()
+        left = sum(not runner.done() for runner in runners)
         if left:
-            log.warning(
-                "%d commands are still being executed: others take them over once their leases lapse", len(left)
-            )
-        return len(left)
+            log.warning("%d commands are still being executed: others take them over once their leases lapse", left)
+        return left
 
     # -- the loops ----------------------------------------------------------------------------------------------------
 
     async def _read(self) -> None:
         tries = 0
         while not self._stopping.is_set():
-            free = self._free()
-            if free <= 0 or len(self._schedule) >= MOST_WAITING:
-                await self._wait_for_news(None)
+            room = self._room()
+            if not room:
+                await self._news.wait()
                 continue
             try:
-                entries = await self._group.read(min(free, MOST_AT_ONCE), BLOCK_MS)
+                entries = await self._group.read(room, BLOCK_MS)
             except CacheUnavailable as error:
                 tries += 1
                 await self._recover(error)
@@ -160,36 +153,22 @@ class Worker:
             for entry, fields in entries:
                 self._hold(entry, fields)
 
-    async def _bring_back(self) -> None:
-        loop = asyncio.get_running_loop()
-        while not self._stopping.is_set():
-            for entry in self._schedule.take(loop.time()):
-                self._queue.put_nowait((entry, None))
-            due = self._schedule.next()
-            await self._wait_for_news(None if due is None else max(0.0, due - loop.time()))
-
     async def _take_over(self) -> None:
-        loop = asyncio.get_running_loop()
         while not self._stopping.is_set():
-            cursor, first = _START, True
-            while (first or cursor != _END) and not self._stopping.is_set():
-                free = self._free()
-                if self._away or loop.time() < self._may_claim_at:
-                    break
-                if free <= 0 or len(self._schedule) >= MOST_WAITING:
-                    await self._wait_for_news(None)
+            cursor: bytes | None = FIRST
+            while cursor is not None and not (self._stopping.is_set() or self._away or _now() < self._may_claim_at):
+                room = self._room()
+                if not room:
+                    await self._news.wait()
                     continue
                 try:
-                    cursor, entries = await self._group.abandoned(
-                        round(self._idle * 1000), cursor, min(free, MOST_AT_ONCE)
-                    )
+                    cursor, entries = await self._group.abandoned(round(self._idle * 1000), cursor, room)
                 except CacheUnavailable as error:
                     await self._recover(error)
                     break
-                first = False
                 for entry, fields in entries:
                     if self._hold(entry, fields):
-                        log.info("entry %s: taken over from a worker that does not look after it", entry.decode())
+                        log.info("entry %s: taken over from a worker that has stopped renewing it", entry.decode())
             await self._rest(self._idle / 4)
 
     async def _keep(self) -> None:
@@ -220,7 +199,7 @@ class Worker:
             except asyncio.CancelledError:
                 raise
             except BaseException:  # a fault of ours with one entry must not end the others
-                log.exception("entry %s: could not be dealt with, and is looked at again", item[0].decode())
+                log.exception("entry %s: could not be processed; it will be tried again", item[0].decode())
                 self._put_off(item[0], self._idle)
             finally:
                 self._running -= 1
@@ -264,16 +243,24 @@ class Worker:
         return True
 
     def _put_off(self, entry: bytes, seconds: float) -> None:
-        self._schedule.add(entry, asyncio.get_running_loop().time() + seconds)
-        self._wake()
+        self._waiting[entry] = _now() + seconds
+        asyncio.get_running_loop().call_later(seconds, self._bring_back, entry)
 
-    def _free(self) -> int:
-        return self._concurrency - self._running - self._queue.qsize()
+    def _bring_back(self, entry: bytes) -> None:
+        if not self._stopping.is_set():  # else it is left to others
+            del self._waiting[entry]
+            self._queue.put_nowait((entry, None))
+
+    def _room(self) -> int:
+        """How many more entries may come at once."""
+        if len(self._waiting) >= MOST_WAITING:
+            return 0
+        return max(0, min(MOST_AT_ONCE, self._concurrency - self._running - self._queue.qsize()))
 
     async def _leave_waiting(self) -> None:
         """Give up what is not being executed, so that others may take it as soon as it is due."""
-        waits = {entry: round(wait * 1000) for entry, wait in self._schedule.remaining(_now()).items()}
-        self._schedule = Schedule()
+        waits = {entry: max(0, round((due - _now()) * 1000)) for entry, due in self._waiting.items()}
+        self._waiting.clear()
         while not self._queue.empty():
             item = self._queue.get_nowait()
             if item is not None:
@@ -285,7 +272,7 @@ class Worker:
 
     # -- Redis comes and goes -----------------------------------------------------------------------------------------
 
-    async def _try(self, step: Callable[[], Awaitable[Answer]]) -> Answer | None:
+    async def _try(self, step: Callable[[], Awaitable[Result]]) -> Result | None:
         """Do a step that is repeated later anyway, if it fails now."""
         try:
             answer = await step()
@@ -296,7 +283,7 @@ class Worker:
         return answer
 
     async def _recover(self, error: CacheError) -> None:
-        """Redis refused something: make the group anew if it is gone; say that Redis is away, once."""
+        """Redis refused something: make the group anew if it is gone, else log an outage, once."""
         if isinstance(error, GroupMissing):
             try:
                 if await self._group.create():
@@ -326,29 +313,18 @@ class Worker:
         news, self._news = self._news, asyncio.Event()
         news.set()
 
-    async def _wait_for_news(self, seconds: float | None) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._news.wait()
-        except TimeoutError:
-            return
-
     async def _rest(self, seconds: float) -> None:
         """Wait, but not for longer than until `stop`."""
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._stopping.wait()
-        except TimeoutError:
-            return
 
 
 async def _briefly(work: Awaitable[object]) -> None:
     """Do a step of an orderly stop within a time limit: without it, others only wait longer."""
-    try:
+    with suppress(TimeoutError):
         async with asyncio.timeout(FAREWELL_SECONDS):
             await work
-    except TimeoutError:
-        return
 
 
 def _now() -> float:

@@ -6,9 +6,9 @@ import signal
 from rich.console import Console
 from rich.text import Text
 
-from oncegate.app.demo.upstream import Payments, PaymentsServer
+from oncegate.app.demo.upstream import Payments, serving
 from oncegate.app.serve import serve
-from oncegate.app.server.socket import bind
+from oncegate.app.server.accept import bind
 from oncegate.app.settings.gateway import GatewaySettings
 from oncegate.middleware.admission.observe import Observation
 
@@ -42,9 +42,9 @@ def run(port: int | None = None) -> int:
     """Run the demo on ``port`` (``None``: 8080, or the next free one) until Ctrl-C; returns the exit code."""
     view = _View(Console(highlight=False, soft_wrap=True))
     payments = Payments(view.upstream)
-    with PaymentsServer(payments) as upstream:
+    with serving(payments) as upstream:
         settings = GatewaySettings(
-            upstream=upstream.url,
+            upstream=upstream,
             port=_free_port() if port is None else port,
             log_level="warning",
             shutdown_timeout=10,
@@ -53,7 +53,7 @@ def run(port: int | None = None) -> int:
         def announce(url: str) -> None:
             # Unlike a server, it ends with its terminal.
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, signal.raise_signal, signal.SIGTERM)
-            view.introduce(upstream.url, url)
+            view.introduce(upstream, url)
 
         code = serve(settings, observe=view.decision, announce=announce)
     view.farewell(payments)

@@ -3,7 +3,8 @@
 import asyncio
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import orjson
@@ -13,12 +14,12 @@ SLOW_SECONDS = 5.0
 
 
 class Payments:
-    """An ASGI app. ``tell`` is called with a line for each request that it has answered; ``calls`` counts the POSTs."""
+    """An ASGI app. ``report`` is called with a line for each request that it has answered; ``calls`` counts the POSTs."""
 
-    def __init__(self, tell: Callable[[str], None], slow_seconds: float = SLOW_SECONDS) -> None:
+    def __init__(self, report: Callable[[str], None], slow_seconds: float = SLOW_SECONDS) -> None:
         self.calls = 0
         self.payments: list[dict[str, Any]] = []
-        self._tell = tell
+        self._report = report
         self._slow_seconds = slow_seconds
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -29,7 +30,7 @@ class Payments:
             body += message.get("body", b"")
             more = message.get("more_body", False)
         status, answer = await self._answer(scope["method"], scope["path"].rstrip("/"), body)
-        self._tell(f"{scope['method']} {scope['path']} -> {status}")
+        self._report(f"{scope['method']} {scope['path']} -> {status}")
         content = orjson.dumps(answer) + b"\n"
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(content))]
         await send({"type": "http.response.start", "status": status, "headers": headers})
@@ -59,24 +60,16 @@ class Payments:
         return 201, payment
 
 
-class PaymentsServer:
-    """Runs `Payments` over HTTP on a free loopback port, in a thread of its own, as a context manager."""
-
-    def __init__(self, app: Payments) -> None:
-        self._socket = socket.create_server(("127.0.0.1", 0))
-        config = uvicorn.Config(app, lifespan="off", ws="none", log_config=None, access_log=False, server_header=False)
-        self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(target=self._server.run, args=([self._socket],), name="payments")
-
-    @property
-    def url(self) -> str:
-        """Its URL, known from the start: a client that connects early waits."""
-        return f"http://127.0.0.1:{self._socket.getsockname()[1]}"
-
-    def __enter__(self) -> "PaymentsServer":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.should_exit = self._server.force_exit = True
-        self._thread.join()
+@contextmanager
+def serving(payments: Payments) -> Iterator[str]:
+    """Serves ``payments`` over HTTP on a free loopback port, in a thread of its own; gives the URL."""
+    bound = socket.create_server(("127.0.0.1", 0))  # a client that connects early waits
+    config = uvicorn.Config(payments, lifespan="off", ws="none", log_config=None, access_log=False, server_header=False)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, args=([bound],), name="payments")
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{bound.getsockname()[1]}"
+    finally:
+        server.should_exit = server.force_exit = True
+        thread.join()

@@ -18,12 +18,11 @@ from typing import Any
 from oncegate.app.server.request import InboundRequest
 from oncegate.app.upstream.forward import Forwarder
 from oncegate.middleware.admission.attempt import Attempt, LeaseLost
-from oncegate.middleware.http.asgi import Receive, Scope, Send
+from oncegate.middleware.http.asgi import AttemptView, Receive, Scope, Send, Submission
 from oncegate.middleware.http.asgi_driver import AsgiDriver
 from oncegate.middleware.http.door import HttpDoor
 from oncegate.middleware.http.enter import Bypass
 from oncegate.middleware.http.exchange import Exchange, Step
-from oncegate.middleware.http.extensions import AttemptView, Submission
 from oncegate.middleware.outcome.errors import NotProcessed, OutcomeUnknown
 from oncegate.middleware.outcome.problems import Answer
 from oncegate.middleware.outcome.responses import Headers
@@ -33,8 +32,8 @@ from oncegate.middleware.tokens.verifier import Tokens
 Answering = Callable[[Awaitable[None], Scope, Send], Coroutine[Any, Any, None]]
 """Awaits an answer by the upstream, and answers with a problem where that fails (`oncegate.app.gateway.gateway`)."""
 Response = tuple[int, Headers, bytes]
-SubmitSoon = Callable[[Scope, Headers, bytes, str, Submission, Callable[[Response | Exception], None]], bool]
-"""Accepts a command by callback, if that needs no waiting (`oncegate.app.commands.submit.Submitter.soon`)."""
+StartSubmission = Callable[[Scope, Headers, bytes, str, Submission, Callable[[Response | Exception], None]], None]
+"""Accepts a command, by callback (`oncegate.app.commands.submit.Submitter.start`)."""
 
 
 def came_in_on(port: int, scope: Scope) -> bool:
@@ -53,7 +52,7 @@ class FastPath:
         self,
         door: HttpDoor,
         forwarder: Forwarder,
-        submit: SubmitSoon | None = None,
+        submit: StartSubmission | None = None,
         *,
         prefix: str,
         ops_port: int = 0,
@@ -157,7 +156,7 @@ class CallbackDriver:
     __slots__ = ("_body", "_connection", "_exchange", "_forwarder", "_late", "_request", "_response", "_submit")
 
     def __init__(
-        self, exchange: Exchange, forwarder: Forwarder, submit: SubmitSoon | None, request: InboundRequest
+        self, exchange: Exchange, forwarder: Forwarder, submit: StartSubmission | None, request: InboundRequest
     ) -> None:
         self._exchange = exchange
         self._forwarder = forwarder
@@ -175,10 +174,7 @@ class CallbackDriver:
         admission = exchange.admit(look_up_key, body)
         request.take()
         admissions = exchange.door.admissions
-        in_flight = admissions.in_flight
-        if in_flight.slots < in_flight.max_in_flight and (
-            in_flight.callers is None or not admissions.is_full(look_up_key)
-        ):
+        if admissions.enter(admission):
             admissions.claim(admission, request.loop, self._on_claimed)
         else:  # bodies that may wait are counted there
             self._leave_unbegun(None)
@@ -200,22 +196,17 @@ class CallbackDriver:
 
     def _execute(self, attempt: Attempt) -> None:
         request, exchange = self._request, self._exchange
-        connection = None
-        is_submitted = False
-        if attempt.number and attempt.is_certain:  # the first byte must not leave otherwise
-            scope, headers, body = request.scope, exchange.headers(attempt), self._body
-            try:
-                if not attempt.submission:
-                    connection = self._forwarder.begin(scope, headers, body)
-                elif self._submit is not None:
-                    submission = exchange.submission(attempt)
-                    is_submitted = self._submit(scope, headers, body, exchange.record, submission, self._on_submitted)
-            except Exception as error:  # noqa: BLE001 - logged; perhaps something was sent, so nothing may be sent again
-                exchange.begin(attempt, request.loop, self._on_limit)
-                self._fail(error)
-                return
-        if is_submitted:
+        if not attempt.number or not attempt.is_certain:  # the first byte must not leave yet
+            self._leave_unbegun(attempt)
+            return
+        if attempt.claim.submission and self._submit is not None:
+            self._begin_submission(attempt, self._submit)
+            return
+        try:
+            connection = self._forwarder.begin(request.scope, exchange.headers(attempt), self._body)
+        except Exception as error:  # noqa: BLE001 - logged; perhaps something was sent, so nothing may be sent again
             exchange.begin(attempt, request.loop, self._on_limit)
+            self._fail(error)
             return
         if connection is None:
             self._leave_unbegun(attempt)
@@ -225,6 +216,15 @@ class CallbackDriver:
         connection.then = self._on_response
         if connection.error is not None:
             self._on_response()
+
+    def _begin_submission(self, attempt: Attempt, submit: StartSubmission) -> None:
+        request, exchange = self._request, self._exchange
+        exchange.begin(attempt, request.loop, self._on_limit)
+        try:
+            headers, submission = exchange.headers(attempt), exchange.submission(attempt)
+            submit(request.scope, headers, self._body, exchange.record, submission, self._on_submitted)
+        except Exception as error:  # noqa: BLE001 - logged; perhaps it was appended
+            self._fail(error)
 
     def _on_response(self) -> None:
         """The upstream's response has progressed, or failed."""
@@ -296,7 +296,7 @@ class CallbackDriver:
     def _leave(self, left: float) -> None:
         """The request was sent: what comes of it is the attempt's outcome."""
         attempt = self._exchange.attempt
-        if attempt.submission:
+        if attempt.claim.submission:
             self._late = late = self._request.loop.create_future()
             self._request.start(self._asgi_driver().resume(partial(_send_late, late), left))
             return

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from oncegate.app.gateway.fast_path import FastPath, came_in_on
-from oncegate.app.operators.operations import Operations
+from oncegate.app.operators.pages.operations import Operations
 from oncegate.app.operators.readiness import Readiness
 from oncegate.app.server.head import requests_websocket
 from oncegate.app.server.request import InboundRequest

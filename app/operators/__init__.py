@@ -1,2 +1,1 @@
-"""What operators get over HTTP (`Operations`: health, metrics, records, commands, dead letters), by FastAPI; and the access to
-records (`Records`) and dead letters (`Commands`) that the command line shares."""
+"""What operators see and change, for `pages` and the command line: records (`Records`), commands (`Commands`), readiness."""

@@ -3,9 +3,10 @@
 import logging
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from oncegate.cache.transitions import ResolveRequest
+if TYPE_CHECKING:  # the command line's help needs the rest of this
+    from oncegate.cache.transitions import ResolveRequest
 
 log = logging.getLogger("oncegate.audit")
 
@@ -17,7 +18,7 @@ REASON: Final = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]*")
 """One line."""
 
 
-def resolved(resolve: ResolveRequest) -> str:
+def resolved(resolve: "ResolveRequest") -> str:
     """What was done to a record by a resolution."""
     to = resolve.state.value if resolve.state else "absent"
     return f"resolved to {to}{', by force,' if resolve.force else ''}"

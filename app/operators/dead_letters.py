@@ -1,33 +1,31 @@
 """Commands for operators: lists dead letters and pending entries, shows one command, retries or discards dead letters.
 
-The command line (``oncegate commands``) and ``dead-letters/`` over HTTP do the same by these functions.
-
 Dead letters are in a stream of their own beside the one that they come from, each with all the fields of its entry, and with
 those that describe why it was given up (``dead.``...). An operator removes them; workers trim those that are too many or too
 old (``acknowledge.lua``), and count them.
 """
 
-import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 from oncegate.app.operators.audit import Author
-from oncegate.app.operators.records import NOBODY, NotARecord, summarise
+from oncegate.app.operators.records import NotARecord, row, summarise
 from oncegate.app.settings.gateway import GatewaySettings
 from oncegate.cache.encryption import Encryption, off_loop
 from oncegate.cache.errors import GroupMissing, RecordUnreadable
-from oncegate.cache.record import Claim
+from oncegate.cache.record import MAX_SEQUENCE, Claim, State
 from oncegate.cache.redis.streams.client import StreamClient
 from oncegate.cache.redis.streams.encrypted import shown
-from oncegate.cache.redis.streams.stream import MOST, CommandStream, PendingEntry
+from oncegate.cache.redis.streams.entry_id import ENTRY_ID
+from oncegate.cache.redis.streams.letter import Death, number_of, text_of
+from oncegate.cache.redis.streams.stream import CommandStream, PendingEntry
 from oncegate.cache.store import Cache
 from oncegate.middleware.outcome.instants import instant
 from oncegate.middleware.outcome.results import read_error
 from oncegate.middleware.rules.key import RECORD_ID, execution_key, key_of_id
 
-ENTRY_ID = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
 _AT_ONCE = 100
 SECONDS = 5.0
 """The time-out of a Redis for an operator, who has time; longer where ``cache_timeout`` is."""
@@ -52,7 +50,7 @@ class Letter:
     @property
     def entry(self) -> str:
         """The id that it had in the stream."""
-        return self._text(b"dead.entry")
+        return Death.read(self.fields).entry
 
     @property
     def aggregate(self) -> str | None:
@@ -63,22 +61,23 @@ class Letter:
     def sequence(self) -> int | None:
         """The command's number among those about that."""
         digits = self.fields.get(b"sequence", b"")
-        return int(digits) if digits.isdigit() and len(digits) <= len(str(MOST)) else None
+        return int(digits) if digits.isdigit() and len(digits) <= len(str(MAX_SEQUENCE)) else None
 
     def as_json(self, *, body: bool = False) -> dict[str, Any]:
         """Its description; with ``body``, the key and the payload too."""
+        death = Death.read(self.fields)
         members: dict[str, Any] = {
             "id": self.id,
             "command": self.command or None,
-            "entry": self.entry or None,
-            "consumer": self._text(b"dead.consumer"),
-            "reason": self._text(b"dead.reason"),
-            "attempts": self._number(b"dead.attempts"),
-            "error_type": self._text(b"dead.error_type") or None,
-            "error": self._text(b"dead.error") or None,
-            "died_at": instant(self._number(b"dead.at")),
-            "accepted_at": instant(self._number(b"accepted_at")),
-            "worker": self._text(b"dead.worker"),
+            "entry": death.entry or None,
+            "consumer": death.consumer,
+            "reason": death.reason,
+            "attempts": death.attempts,
+            "error_type": death.error_type or None,
+            "error": death.error or None,
+            "died_at": instant(death.at_ms),
+            "accepted_at": instant(number_of(self.fields, b"accepted_at")),
+            "worker": death.worker,
             "retried": self._text(b"retried") or None,
             "method": self._text(b"method") or None,
             "path": self._text(b"target").partition("?")[0] or None,
@@ -93,11 +92,7 @@ class Letter:
         return members
 
     def _text(self, name: bytes) -> str:
-        return self.fields.get(name, b"").decode("utf-8", "replace")
-
-    def _number(self, name: bytes) -> int:
-        digits = self.fields.get(name, b"")
-        return int(digits) if digits.isdigit() and len(digits) < 16 else 0
+        return text_of(self.fields, name)
 
 
 class Commands:
@@ -107,33 +102,22 @@ class Commands:
     """
 
     def __init__(
-        self,
-        stream: CommandStream,
-        cache: Cache,
-        namespace: str,
-        consumer: str,
-        encryption: Encryption | None = None,
+        self, stream: CommandStream, cache: Cache, namespace: str, consumer: str, encryption: Encryption | None
     ) -> None:
-        self._stream = stream
+        self.stream = stream
         self._cache = cache
-        self.name = stream.name
         self.namespace = namespace
         self._consumer = consumer
         self._encryption = encryption
 
     # -- looking ------------------------------------------------------------------------------------------------------
 
-    async def exist(self) -> bool:
-        """Whether there is such a stream, or was: its dead letters stay."""
-        return await self._stream.exists()
-
     async def counts(self) -> dict[str, int | None]:
-        """How many commands there are that were not ``read`` yet, that are ``pending``, and that are ``dead``; and how many dead
-        letters were ``trimmed`` since there are any.
+        """How many commands are ``unread``, ``pending`` and ``dead``; and how many dead letters were ever ``trimmed``.
 
-        ``unread`` is ``None`` where Redis can't tell: entries were taken out of the middle of what is still to be read.
+        ``unread`` is ``None`` where Redis doesn't know: entries were taken out of the middle of what is still to be read.
         """
-        stream = self._stream
+        stream = self.stream
         gone = {"dead": await stream.dead(), "trimmed": await stream.trimmed()}
         length = await stream.length()
         for group in await stream.groups():
@@ -149,7 +133,7 @@ class Commands:
         """The dead letters, the oldest first; those behind ``after``, up to ``last``."""
         start = after if after == "-" else f"({after}"
         while True:
-            some = await self._stream.letters(start, last, _AT_ONCE)
+            some = await self.stream.letters(start, last, _AT_ONCE)
             for entry, fields in some:
                 yield await self._letter(entry, fields)
             if len(some) < _AT_ONCE:
@@ -170,7 +154,7 @@ class Commands:
     async def find(self, identifier: str) -> list[Letter]:
         """The dead letters of a command's id, of an entry's, or with that id themselves. Raises `NotAnId`."""
         if ENTRY_ID.fullmatch(identifier):
-            some = await self._stream.letters(identifier, identifier, 1)
+            some = await self.stream.letters(identifier, identifier, 1)
             if some:
                 return [await self._letter(entry, fields) for entry, fields in some]
         elif not RECORD_ID.fullmatch(identifier):
@@ -181,10 +165,10 @@ class Commands:
 
     async def pending(self, limit: int) -> list[dict[str, Any]]:
         """The entries that workers hold, executed now or waiting to be tried again; at most ``limit``, the oldest first."""
-        return [await self._of_pending(each) for each in await self._stream.pending(self._consumer, limit)]
+        return [await self._of_pending(each) for each in await self.stream.pending(self._consumer, limit)]
 
     async def _of_pending(self, held: PendingEntry) -> dict[str, Any]:
-        letter = await self._letter(held.entry, await self._stream.entry(held.entry) or {})
+        letter = await self._letter(held.entry, await self.stream.entry(held.entry) or {})
         execution = await self._execution(letter.command)
         return {
             "entry": held.entry,
@@ -204,12 +188,11 @@ class Commands:
         if letters:
             letter = letters[0]
         elif ENTRY_ID.fullmatch(identifier):
-            letter = await self._letter(identifier, await self._stream.entry(identifier) or {})
+            letter = await self._letter(identifier, await self.stream.entry(identifier) or {})
         else:
             letter = await self._accepted(identifier)
         command = letter.command
-        submission = await self._peek(key_of_id(self.namespace, command)) if RECORD_ID.fullmatch(command) else None
-        execution = await self._execution(command)
+        submission, execution = await self._submission(command), await self._execution(command)
         if not letters and submission is None and execution is None:
             return None
         return {
@@ -232,71 +215,45 @@ class Commands:
                 fields[b"sequence"] = str(accepted.get("sequence", "")).encode()
                 position = str(accepted.get("position", ""))
                 if ENTRY_ID.fullmatch(position):
-                    return await self._letter(position, await self._stream.entry(position) or fields)
+                    return await self._letter(position, await self.stream.entry(position) or fields)
         return Letter("", fields)
+
+    async def _submission(self, command: str) -> dict[str, Any] | None:
+        if not RECORD_ID.fullmatch(command):
+            return None
+        return await row(self._cache.peek(key_of_id(self.namespace, command)))
 
     async def _execution(self, command: str) -> dict[str, Any] | None:
         if not RECORD_ID.fullmatch(command):
             return None
         key = execution_key(key_of_id(self.namespace, command), self._consumer)
-        try:
-            held = await self._cache.get(key)
-        except RecordUnreadable:
-            return {"state": "unreadable"}
-        return None if held is None else _summary(command, held) | {"error": _error(held)}
-
-    async def _peek(self, key: str) -> dict[str, Any] | None:
-        try:
-            held = await self._cache.peek(key)
-        except RecordUnreadable:
-            return {"state": "unreadable"}
-        if held is None:
-            return None
-        return _summary("", held) | {"submission": held.record.submission}
+        return await row(self._cache.get(key), _with_error)
 
     # -- and the way back ---------------------------------------------------------------------------------------------
 
-    async def put_back(self, letter: Letter, author: Author = NOBODY) -> dict[str, list[Any]]:
-        """`retry` one. What was ``retried`` (its ``id``, ``command`` and ``entry``); what is ``unread``, and stays: the id of one
-        whose consumer reads the stream no more. Neither: it is gone."""
+    async def retry(self, letter: Letter, author: Author) -> dict[str, list[Any]]:
+        """Put a dead letter back into its stream, for the consumer that gave it up, with as many attempts as a new command has.
+
+        It is one step: nothing is lost on the way, and nothing comes back twice. The new entry says who the ``author`` is.
+        What was ``retried`` (its ``id``, ``command`` and new ``entry``); what is ``unread``, and stays: the id of one whose
+        consumer has no group, as after a change of its name. Neither: it is gone.
+        """
         try:
-            entry = await self.retry(letter.id, author)
+            entry = await self.stream.retry(letter.id, author.note("retried"))
         except GroupMissing:
             return {"retried": [], "unread": [letter.id]}
         done = [{"id": letter.id, "command": letter.command or None, "entry": entry}] if entry else []
         return {"retried": done, "unread": []}
 
-    async def discard_each(self, letters: Iterable[Letter]) -> list[dict[str, str | None]]:
+    async def discard(self, letters: Iterable[Letter]) -> list[dict[str, str | None]]:
         """Delete these dead letters; those that were still there, by ``id`` and ``command``."""
-        gone = [letter for letter in letters if await self.discard(letter.id)]
+        gone = [letter for letter in letters if await self.stream.discard(letter.id)]
         return [{"id": letter.id, "command": letter.command or None} for letter in gone]
 
-    async def retry(self, letter: str, author: Author = NOBODY) -> str | None:
-        """Put a dead letter back into its stream, for the consumer that gave it up; returns the new entry's id.
 
-        The entry says who its ``author`` is.
-
-        ``None``: there is no such letter, any more. It is one step: nothing is lost on the way, and nothing comes back twice.
-        Raises `GroupMissing` where that consumer has no group, as after a change of its name: no consumer would read the entry.
-        """
-        return await self._stream.redrive(letter, author.note("retried"))
-
-    async def discard(self, letter: str) -> bool:
-        """Delete a dead letter. False: there is none any more."""
-        return await self._stream.discard(letter)
-
-    async def newest(self) -> str | None:
-        """The id of the newest dead letter: later ones come after it."""
-        return await self._stream.newest_letter()
-
-
-def _summary(command: str, held: Claim) -> dict[str, Any]:
-    return {name: value for name, value in summarise(command, held).items() if name != "id"}
-
-
-def _error(held: Claim) -> dict[str, Any] | None:
-    """The error kept in an execution record."""
-    return read_error(held.record.response) or None if held.record.state == "failed" else None
+def _with_error(held: Claim) -> dict[str, Any]:
+    failed = held.record.state is State.FAILED
+    return summarise(held) | {"error": (read_error(held.record.response) or None) if failed else None}
 
 
 @asynccontextmanager

@@ -35,7 +35,7 @@ class Which:
         return own and (self.callers is None or caller_of_id(identifier) in self.callers)
 
     def is_one(self, held: Claim) -> bool:
-        """Whether it is. Records of versions before, which don't know their route, are no route's."""
+        """Whether it is. A record that doesn't tell its route is no route's."""
         if self.before_ms and not 0 < _written_ms(held.record) < self.before_ms:
             return False
         if self.route is None:

@@ -1,19 +1,12 @@
 """Whether requests should be sent here: checks the upstream and the cache, once for all who want to know."""
 
 import asyncio
-import os
-import re
-import secrets
 from collections.abc import Awaitable, Callable
 from time import monotonic
-from typing import Protocol
 
-from oncegate.cache.errors import CacheError, CacheRefused
-from oncegate.cache.record import FINGERPRINT_BYTES, TOKEN_BYTES, ClaimRequest, Record, State
+from oncegate.cache.errors import CacheError
 from oncegate.cache.store import Cache
-from oncegate.cache.transitions import ResolveRequest
 from oncegate.middleware.outcome.errors import NotProcessed
-from oncegate.middleware.rules.key import key_of_id
 
 KEEP_SECONDS = 1.0
 """A state is checked at most this often, however many probes there are."""
@@ -21,14 +14,6 @@ KEEP_WRITING_SECONDS = 5.0
 """The same where a record is written for it."""
 PROBE_SECONDS = 2.0
 """A probe that takes longer has failed: a readiness check that hangs is worse than one that says no."""
-
-
-class Checkable(Protocol):
-    """The part of a cache that is needed here."""
-
-    async def check(self) -> list[str]:
-        """Raises a `CacheError` where the cache can't be used."""
-        ...
 
 
 class Readiness:
@@ -42,7 +27,7 @@ class Readiness:
         self,
         *,
         probe: Callable[[], Awaitable[object]],
-        cache: Checkable,
+        cache: Cache,
         write: Callable[[], Awaitable[object]] | None = None,
         needs_cache: bool = False,
     ) -> None:
@@ -107,41 +92,3 @@ class _State:
         finally:
             self._until = monotonic() + (KEEP_SECONDS if self._keep is None else self._keep)
         return self.was_ok
-
-
-LASTS_MS = 5000
-"""For which the record is there at most, where it can't be removed any more."""
-
-_WHAT_TO_DO = {
-    "OOM": "raise maxmemory, or keep records for a shorter time (ttl)",
-    "READONLY": "use the primary's address, or Sentinel's",
-    "NOPERM": "let the user run EVALSHA and SCRIPT LOAD, and read and write the keys NAMESPACE:* and {NAMESPACE:*",
-    "MISCONF": "see Redis's log and its disk: it takes writes again when it can save",
-    "NOREPLICAS": "bring replicas back, or lower min-replicas-to-write",
-    "CLUSTERDOWN": "see CLUSTER INFO: a part of the slots is served by nobody",
-}
-
-
-async def try_writing(cache: Cache, namespace: str) -> None:
-    """Make a record and remove it. Raises `CacheError`, whose text says what to do where that is known."""
-    key = key_of_id(namespace, f"{secrets.token_hex(10)}:{secrets.token_hex(10)}")
-    token, fingerprint = os.urandom(TOKEN_BYTES), bytes(FINGERPRINT_BYTES)
-    try:
-        claim = await cache.claim(
-            key,
-            ClaimRequest(token=token, fingerprint=fingerprint, lease_ms=LASTS_MS, retention_ms=0, takeover=frozenset()),
-        )
-        completed = claim.won and await cache.complete(
-            key,
-            Record(token=token, fingerprint=fingerprint, attempt=1, state=State.UNKNOWN, response=None),
-            ttl_ms=LASTS_MS,
-        )
-        if not completed:
-            raise CacheRefused("a new record was not taken: somebody else has it")
-        await cache.resolve(key, ResolveRequest(None))
-    except CacheError as error:
-        kind = re.search(r"\b[A-Z]{3,}\b(?=$| \()", str(error))
-        todo = _WHAT_TO_DO.get(kind[0]) if kind else None
-        if todo is None:
-            raise
-        raise type(error)(f"{error}; {todo.replace('NAMESPACE', namespace)}") from error

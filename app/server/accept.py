@@ -1,4 +1,4 @@
-"""Accepts waiting connections many at a time, and leaves other workers their share.
+"""Listening sockets: binds them, accepts waiting connections many at a time, and leaves other workers their share.
 
 libuv, and so uvloop, accepts one connection per turn of its loop. Where clients connect all at once (a load balancer that
 starts anew, a deployment) while those already there keep the process busy, each turn takes as long as all their requests,
@@ -23,7 +23,7 @@ log = logging.getLogger("oncegate.serve")
 
 MOST = 64
 """Connections that one turn accepts: what is open is served in between."""
-LOOK_SECONDS = 0.005
+CHECK_SECONDS = 0.005
 PATIENCE = 200
 """Checks of connections that are left to others, before some of them are accepted after all."""
 RETRY_SECONDS = 1.0
@@ -34,6 +34,32 @@ _UNACKED = struct.Struct("@24xI")
 """``tcpi_unacked``: of a socket that listens, how many connections wait."""
 _PROBABLY = 8
 """Connections that wait, where the kernel doesn't say."""
+
+
+def bind(host: str, port: int, setting: str = "") -> list[socket.socket]:
+    """Sockets on every address of ``host``, not listening yet: until the gateway has started, connections are refused.
+
+    Raises `OSError`, with the reason in one line, which names the ``setting`` that ``port`` comes from.
+    """
+    sockets: list[socket.socket] = []
+    try:
+        for family, kind, protocol, _, address in socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        ):
+            bound = socket.socket(family, kind, protocol)
+            sockets.append(bound)
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            # With port 0, all addresses get the port that the first one was given.
+            wanted = port or (sockets[0].getsockname()[1] if len(sockets) > 1 else 0)
+            bound.bind((address[0], wanted, *address[2:]))
+    except OSError as error:
+        for bound in sockets:
+            bound.close()
+        named = f" ({setting})" if setting else ""
+        raise OSError(f"can't listen on {host}:{port}{named}: {error.strerror or error}") from None
+    return sockets
 
 
 class Acceptor:
@@ -88,13 +114,13 @@ class Acceptor:
     def _watch(self, listening: socket.socket) -> None:
         self._timers.pop(listening, None)
         self._is_scarce = False
-        self._loop.add_reader(listening.fileno(), self._look, listening)
+        self._loop.add_reader(listening.fileno(), self._on_waiting, listening)
 
     def _pause(self, listening: socket.socket, seconds: float, then: Callable[..., None], *arguments: object) -> None:
         self._loop.remove_reader(listening.fileno())
         self._timers[listening] = self._loop.call_later(seconds, then, listening, *arguments)
 
-    def _look(self, listening: socket.socket) -> None:
+    def _on_waiting(self, listening: socket.socket) -> None:
         """Connections wait, or have waited until another worker took them."""
         if self._balance is None:
             self._accept(listening, MOST)
@@ -103,19 +129,17 @@ class Acceptor:
         if room:
             self._accept(listening, room)
         else:
-            self._pause(listening, LOOK_SECONDS, self._look_again, PATIENCE)
+            self._pause(listening, CHECK_SECONDS, self._on_left, self._balance, PATIENCE)
 
-    def _look_again(self, listening: socket.socket, patience: int) -> None:
+    def _on_left(self, listening: socket.socket, balance: Balance, patience: int) -> None:
         """At connections that were left to others."""
-        if self._balance is None:
-            return
         waiting = _waiting(listening)
-        room = self._balance.room(self._held(), waiting)
+        room = balance.room(self._held(), waiting)
         if waiting and not room and patience > 1:
-            self._pause(listening, LOOK_SECONDS, self._look_again, patience - 1)
+            self._pause(listening, CHECK_SECONDS, self._on_left, balance, patience - 1)
             return
         self._watch(listening)
-        self._accept(listening, room or self._balance.part(waiting))
+        self._accept(listening, room or balance.part(waiting))
 
     def _accept(self, listening: socket.socket, count: int) -> None:
         for _ in range(min(count, MOST)):

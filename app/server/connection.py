@@ -27,14 +27,12 @@ import httptools
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from oncegate.app.server.deadline import Deadline
+from oncegate.app.server.flow import PIECE_BYTES, Pieces, Unsent
 from oncegate.app.server.head import MALFORMED, TIMED_OUT, TOO_LARGE
 from oncegate.app.server.lingering import Lingering, may_linger
 from oncegate.app.server.parser import InboundParser
-from oncegate.app.server.pieces import PIECE_BYTES, Pieces
 from oncegate.app.server.request import InboundRequest, shared_scope
-from oncegate.app.server.socket import address_of
-from oncegate.app.server.unsent import Unsent
+from oncegate.middleware.admission.deadlines import Deadline
 
 HEAD_SECONDS = 15.0
 """For a head to arrive once it has begun."""
@@ -45,7 +43,7 @@ STALL_SECONDS = 60.0
 """A client that takes nothing of its response for so long is dropped; so is one that sends nothing more of a body that is
 waited for. (The body of an enforced request has a limit of its own, as a whole.)"""
 HALF_CLOSED_SECONDS = 60.0
-"""A client that has shut its sending side is answered, but can't be told from one that has left: after so long without anything
+"""A client that has shut its sending side is answered, but looks like one that has left: after so long without anything
 to be written it counts as gone."""
 _NEVER: Final = math.inf
 HIGH_WATER = 65536
@@ -76,16 +74,16 @@ class InboundConnection(asyncio.Protocol):
         self._to_begin = False
         self._pipelined: deque[InboundRequest] = deque()
         # What bounds it.
-        self._deaf = self._half_closed = self._read_paused = False
+        self._discards = self._half_closed = self._read_paused = False
         self.stopping = False
         """Whether no request is taken behind those that wait for their turn."""
         self._lingering: Lingering | None = None
-        self._deadline = Deadline(self.loop, self._look)
+        self._deadline = Deadline(self.loop, self._on_deadline)
         self.unsent = Unsent(self, getattr(self.app, "unread", None))
         self._unparsed = Pieces(self)
         self.writable: asyncio.Event | None = None
         """What is to be awaited before more is written; ``None``: nothing."""
-        self.gone: Callable[[], None] | None = None
+        self.on_lost: Callable[[], None] | None = None
         """Called when the connection is gone."""
 
     # -- the transport's side -----------------------------------------------------------------------------------------
@@ -97,7 +95,7 @@ class InboundConnection(asyncio.Protocol):
         channel = transport.get_extra_info("socket")
         self._is_tls = transport.get_extra_info("sslcontext") is not None
         self._parser.shared = shared_scope(
-            address_of(channel.getsockname), address_of(channel.getpeername), "https" if self._is_tls else "http"
+            _address(channel.getsockname), _address(channel.getpeername), "https" if self._is_tls else "http"
         )
         self._deadline.within(KEEP_ALIVE_SECONDS)
 
@@ -105,8 +103,8 @@ class InboundConnection(asyncio.Protocol):
         """The connection is gone: its requests are notified, and end by themselves."""
         self._connections.discard(self)
         self.unsent.close()
-        if self.gone is not None:
-            self.gone()
+        if self.on_lost is not None:
+            self.on_lost()
         self._deadline.close()
         if self._lingering is not None:
             self._lingering.close()
@@ -126,7 +124,7 @@ class InboundConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse, then judge what is still unfinished."""
-        if self._deaf:  # behind an Upgrade, or behind what was refused
+        if self._discards:  # behind an Upgrade, or behind what was refused
             if self._lingering is not None and not self.transport.is_closing():
                 self._linger_on(len(data))
             return
@@ -162,7 +160,7 @@ class InboundConnection(asyncio.Protocol):
         if self._lingering is not None or self._answering is None or self._reading is not None or self._is_tls:
             self._watch_the_rest()
             return False  # the transport closes
-        self._deaf = self.stopping = True
+        self._discards = self.stopping = True
         self._parser.in_message = False
         if self.writable is None:
             self._deadline.within(HALF_CLOSED_SECONDS)
@@ -190,20 +188,11 @@ class InboundConnection(asyncio.Protocol):
 
     # -- the parser's side --------------------------------------------------------------------------------------------
 
-    def head_is_complete(
-        self,
-        scope: dict[str, Any],
-        fields: dict[bytes, bytes],
-        keep_alive: bool,
-        expects_go_ahead: bool,
-        upgrades: bool,
-        ends: bool,
-    ) -> None:
-        """The request can begin. ``ends``: what follows is another protocol's."""
+    def head_is_complete(self, request: InboundRequest, ends: bool) -> None:
+        """``request`` can begin. ``ends``: what follows is another protocol's."""
         if self.writable is None:
             self._deadline.at = _NEVER  # what is left of the time for a head must not end its request
-        self._deaf = ends
-        request = InboundRequest(self, scope, fields, keep_alive, expects_go_ahead, upgrades)
+        self._discards = ends
         self._reading = request
         if self._answering is None:
             self._answering = request
@@ -314,7 +303,7 @@ class InboundConnection(asyncio.Protocol):
 
     def close(self) -> None:
         """Close the connection once its client has read what was written; it must read something now and then."""
-        may_send_more = (self._parser.in_message or self._deaf) and not self._half_closed
+        may_send_more = (self._parser.in_message or self._discards) and not self._half_closed
         if may_send_more and self._lingering is None and not self.transport.is_closing() and may_linger():
             self._linger()
             return
@@ -324,7 +313,7 @@ class InboundConnection(asyncio.Protocol):
     def _linger(self) -> None:
         self._leave()
         self._answering = self._reading = None
-        self._deaf = self.stopping = True
+        self._discards = self.stopping = True
         self._parser.in_message = self._to_begin = False
         if self.transport.can_write_eof():
             self.transport.write_eof()
@@ -351,13 +340,13 @@ class InboundConnection(asyncio.Protocol):
         self._parser.in_message = False
         if self._answering is not None and self._answering is not self._reading:
             # Requests before it are still answered; this one isn't, and neither is anything behind it.
-            self._deaf = self.stopping = True
+            self._discards = self.stopping = True
             if self._reading is not None and self._pipelined:
                 self._pipelined.pop()  # its head was in order, its body isn't
             return
         if not (self._reading is not None and self._reading.begun):
             self.write(TOO_LARGE if self._parser.is_too_large else MALFORMED)
-        self._deaf = True
+        self._discards = True
         self.close()
 
     def _idle(self) -> None:
@@ -371,10 +360,10 @@ class InboundConnection(asyncio.Protocol):
 
     def _watch_the_rest(self) -> None:
         if self.transport.get_write_buffer_size():
-            self.unsent.look()
+            self.unsent.note_unread()
             self._deadline.within(STALL_SECONDS)
 
-    def _look(self) -> None:
+    def _on_deadline(self) -> None:
         """The deadline was reached."""
         transport = self.transport
         lingers = self._lingering is not None
@@ -395,3 +384,12 @@ class InboundConnection(asyncio.Protocol):
         if parser.in_message and self._answering is None:
             self.write(TIMED_OUT)
         self.close()
+
+
+def _address(name: Callable[[], Any]) -> tuple[str, int] | None:
+    """Host and port, where the socket has them: one that is gone already has none."""
+    try:
+        address = name()
+    except OSError:
+        return None
+    return (str(address[0]), int(address[1])) if isinstance(address, tuple) else None

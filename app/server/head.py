@@ -22,15 +22,7 @@ MAX_INCOMPLETE: Final = 1000
 _incomplete: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 
 
-class HeadTooLarge(Exception):
-    """Raised into the parser, to stop it."""
-
-
-class VersionRefused(Exception):
-    """Raised into the parser, to stop it."""
-
-
-class HostRefused(Exception):
+class HeadRefused(Exception):
     """Raised into the parser, to stop it."""
 
 
@@ -41,18 +33,18 @@ class TargetRefused(ValueError):
 def without_authority(url: bytes, method: bytes, version: str, headers: list[tuple[bytes, bytes]]) -> bytes:
     """The target as a path. In ``headers``, a target's own authority replaces `Host`.
 
-    Raises `HostRefused` unless there is one valid `Host`, as RFC 9112 section 3.2 has it; only version 1.0 may be without.
+    Raises `HeadRefused` unless there is one valid `Host`, as RFC 9112 section 3.2 has it; only version 1.0 may be without.
     """
     hosts = [number for number, (name, _) in enumerate(headers) if name == b"host"]
     if len(hosts) != 1 and (hosts or version == "1.1"):
-        raise HostRefused
+        raise HeadRefused
     if hosts and not _is_host(headers[hosts[0]][1]):
-        raise HostRefused
+        raise HeadRefused
     if url[:1] == b"/" or (url == b"*" and method == b"OPTIONS"):
         return url
     absolute = _ABSOLUTE.match(url)
     if absolute is None:
-        raise HostRefused
+        raise HeadRefused
     for number in hosts:
         del headers[number]
     headers.append((b"host", absolute[1]))

@@ -1,8 +1,8 @@
-"""Lingering close: of a client that may still be sending, reads and drops what comes for a while, then closes.
+"""Lingering close of a client's connection.
 
 A connection that is closed with bytes unread is reset (RFC 9112 section 9.6): its client, which as a rule reads only once it has
-sent everything, would find an error instead of the answer. So we write the answer, close our side (half-close), and wait for
-the client to close its side, within these bounds.
+sent everything, would find an error instead of the answer. So where a client may still be sending, we write the answer, close our
+side (half-close), and read and drop what comes until the client closes its side, within bounds.
 """
 # Compiled: docs/decisions/0012-compiled.md
 

@@ -1,24 +1,31 @@
-"""A worker's own pages, ``/metrics`` and ``/healthz``, answered in the event loop that its work is in."""
+"""The pages of a worker or a relay, ``/metrics`` and ``/healthz``, answered in the event loop that its work is in."""
 
 import asyncio
-import socket
-from collections.abc import Callable, Sequence
 
 import uvicorn
+from prometheus_client import CollectorRegistry, Gauge
 from uvicorn.server import ServerState
 
+from oncegate import __version__
+from oncegate.app.server.accept import bind
 from oncegate.app.server.connection import InboundConnection
+from oncegate.app.telemetry.metrics import page_of
 from oncegate.middleware.http.asgi import Receive, Scope, Send
 
 _TEXT = "text/plain; charset=utf-8"
 
 
 class Pages:
-    """Serves ``metrics``, a function of what a request accepts, on ``sockets``, from `start` to `close`."""
+    """Serves the metrics of ``registry`` on ``host`` and ``port``, which are bound at once, from `start` to `close`.
 
-    def __init__(self, metrics: Callable[[str], tuple[bytes, str]], sockets: Sequence[socket.socket]) -> None:
-        self._metrics = metrics
-        self._sockets = list(sockets)
+    Raises `OSError` as `bind` does, to which ``setting`` goes.
+    """
+
+    def __init__(self, host: str, port: int, setting: str) -> None:
+        self._sockets = bind(host, port, setting)
+        self.registry = CollectorRegistry()
+        version = Gauge("oncegate_build_info", "The version that runs.", ["version"], registry=self.registry)
+        version.labels(__version__).set(1)
         self._state = ServerState()
         self._servers: list[asyncio.Server] = []
 
@@ -53,4 +60,4 @@ class Pages:
         if scope["path"] == "/healthz":
             return 200, b'{"status":"up"}', "application/json"
         accept = b",".join(value for name, value in scope["headers"] if name == b"accept")
-        return 200, *self._metrics(accept.decode("latin-1"))
+        return 200, *page_of(self.registry, accept.decode("latin-1"))

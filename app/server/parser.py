@@ -18,16 +18,15 @@ from typing import Any, Final, Protocol
 
 import httptools
 
+from oncegate.app.server.flow import PIECE_BYTES
 from oncegate.app.server.head import (
-    HeadTooLarge,
-    VersionRefused,
+    HeadRefused,
     expects_continue,
     requests_websocket,
     without_authority,
 )
 from oncegate.app.server.last_request import last_request
-from oncegate.app.server.pieces import PIECE_BYTES
-from oncegate.app.server.request import scope_of
+from oncegate.app.server.request import InboundRequest, Responding, scope_of
 
 MAX_HEAD_BYTES: Final = 64 * 1024
 """Of a request's line and header fields together; the same for trailers. Beyond: 431, and the connection is closed."""
@@ -35,8 +34,7 @@ MAX_FIELDS: Final = 1000
 """Of a request. Beyond: 431. All that reads fields takes its time for each, however short it is."""
 _HOLDS_TOO_MANY: Final = 4 * MAX_FIELDS
 """Bytes: a shorter head can't hold more fields."""
-_LF: Final = 10  # a number is found faster than bytes
-_SPACE: Final = 32
+_SPACE: Final = ord(" ")
 _END_OF_LINE: Final = b" HTTP/1.1\r"
 _END_OF_HEAD: Final = b"\r\n\r\n"
 """Of trailers, too, and so of a body in chunks."""
@@ -49,28 +47,17 @@ _NO_METHOD_OF_HTTP: Final = "Invalid method for HTTP/x.x request"
 """What llhttp says of the methods that it knows from RTSP."""
 
 
-class Parsing(Protocol):
+class Parsing(Responding, Protocol):
     """The connection, which gets what was parsed."""
 
-    def head_is_complete(
-        self,
-        scope: dict[str, Any],
-        fields: dict[bytes, bytes],
-        keep_alive: bool,
-        expects_go_ahead: bool,
-        upgrades: bool,
-        ends: bool,
-    ) -> None:
-        """The request can begin. ``ends``: what follows is another protocol's."""
-        ...
+    def head_is_complete(self, request: InboundRequest, ends: bool) -> None:
+        """``request`` can begin. ``ends``: what follows is another protocol's."""
 
     def body_came(self, body: bytes) -> None:
         """A piece of body."""
-        ...
 
     def request_is_whole(self) -> None:
         """The last byte of a request, trailers included."""
-        ...
 
 
 class InboundParser:
@@ -103,9 +90,7 @@ class InboundParser:
         """Bytes that are still to come of a body whose length was announced."""
         self._tail = b""
         """The end of what was read last: half of an empty line may be there."""
-        self._earlier = (
-            bytearray()
-        )  # of a head that comes byte by byte, adding to bytes would copy all of them each time
+        self._earlier = bytearray()  # a head may come byte by byte, and bytes would be copied each time
         """What earlier reads brought of a head whose request line was not looked at."""
         self._placed = True
         """Whether ``_earlier`` begins with the request."""
@@ -114,7 +99,7 @@ class InboundParser:
         self._again = b""
         self._method = b""
         self._is_1_1 = False
-        """Whether the request line was seen to name HTTP/1.1, so that there is nothing to be asked about it."""
+        """Whether the request line was seen to name HTTP/1.1, so that llhttp's reading of it is not needed."""
         self._names_http = False
 
     def close(self) -> None:
@@ -192,7 +177,8 @@ class InboundParser:
         self._due = int(length) if length else 0
         self._headers = []  # trailers go into this one (RFC 9110 section 6.5.1: they must not be merged)
         scope = scope_of(self._url, method, version, headers, self.shared)
-        self._connection.head_is_complete(scope, fields, keep_alive, expects_go_ahead, upgrades, ends)
+        request = InboundRequest(self._connection, scope, fields, keep_alive, expects_go_ahead, upgrades)
+        self._connection.head_is_complete(request, ends)
 
     def on_body(self, body: bytes) -> None:
         """A piece of body."""
@@ -211,7 +197,7 @@ class InboundParser:
         size = len(self._url) + sum(len(name) + len(value) + 4 for name, value in headers)
         if len(headers) > MAX_FIELDS or size > MAX_HEAD_BYTES:
             self._too_large = True
-            raise HeadTooLarge
+            raise HeadRefused
 
     def _unusual(self) -> tuple[bytes, str]:
         """Method and version of a request whose line may be of any kind."""
@@ -225,14 +211,14 @@ class InboundParser:
         if version not in ("1.1", "1.0"):
             # 0.9 is what the parser makes of a request line that a bare LF ends, with the rest of the line as a field;
             # 2.0 does not exist in this form. A proxy in front of us may have read either in another way.
-            raise VersionRefused
+            raise HeadRefused
         return method, version
 
     def _check_protocol(self, method: bytes) -> None:
         raw, self._earlier = self._earlier + self._data, bytearray()
         line = b"%b %b " % (method, self._url)
         if line + b"RTSP/" in raw or line + b"ICE/" in raw:
-            raise VersionRefused
+            raise HeadRefused
 
     def _parse_again(self, method: bytes, version: str) -> None:
         """Have this head parsed again without its ``Upgrade``; the first result is discarded."""
@@ -259,7 +245,7 @@ class InboundParser:
             if self._held:
                 at, goes_on = self._stand_in_for_held(), False
         else:
-            end = data.find(_LF)
+            end = data.find(b"\n")
             if end > 10 and data[end - 10 : end] == _END_OF_LINE:  # as a rule
                 self._is_1_1 = True
             else:

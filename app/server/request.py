@@ -15,8 +15,9 @@ from typing import Any, Final, Protocol
 import httptools
 
 from oncegate.app.http1 import EMPTY_QUERY
+from oncegate.app.server.flow import Unsent
 from oncegate.app.server.head import unquoted
-from oncegate.cache.codec import BODILESS
+from oncegate.cache.fields import BODILESS
 from oncegate.middleware.http.asgi import Message
 
 log = logging.getLogger("oncegate.inbound")
@@ -28,7 +29,7 @@ _STATUS_LINES: Final = [f"HTTP/1.1 {status} {_PHRASES.get(status, '')}".encode()
 _line_of: Final = b": ".join
 _OF_THE_CONNECTION: Final = frozenset({b"connection", b"transfer-encoding"})
 _END_OF_HEAD: Final = (b"", b"")
-# Numbers, which are found faster than bytes.
+# Numbers: given bytes, ``in`` first tries them as a number, and the error that this raises costs more than the search.
 _LF: Final = 10
 _CR: Final = 13
 _NUL: Final = 0
@@ -42,52 +43,34 @@ _FAILED: Final = (
 )
 
 
-class Held(Protocol):
-    """What waits for the client."""
-
-    def hold(self, size: int) -> None:
-        """So many bytes wait until writing goes on."""
-        ...
-
-
 class Responding(Protocol):
     """The connection that requests are answered over."""
 
     loop: asyncio.AbstractEventLoop
     tasks: set[asyncio.Task[None]]
     writable: asyncio.Event | None
-
-    @property
-    def unsent(self) -> Held:
-        """What its client has not taken yet."""
-        ...
-
+    unsent: Unsent
     stopping: bool
 
     @property
     def has_more(self) -> bool:
         """Whether another request waits for its turn: where it is ``stopping``, this one is the last without."""
-        ...
 
     def write(self, data: bytes, large: bytes = b"") -> bool:
         """Hand bytes to the transport. False: the client is gone."""
-        ...
 
     def resume_reading(self) -> None:
         """Read on."""
-        ...
 
     def answered(self, keep_alive: bool) -> None:
         """The response is whole."""
-        ...
 
     def close(self) -> None:
         """Close it, once what was written is on its way."""
-        ...
 
 
 class InboundRequest:
-    """``upgrades``: it asks for a WebSocket. ``fields`` are its header fields by name, the last one where a name comes twice.
+    """``upgrades``: it requests a WebSocket. ``fields`` are its header fields by name, the last one where a name comes twice.
 
     ``begun``: something of the response may have been written; ``gone``: the client has left.
     """

@@ -27,7 +27,7 @@ class CorsSettings(BaseModel):
     @model_validator(mode="after")
     def _named(self) -> "CorsSettings":
         if self.credentials and "*" in self.origins:
-            raise ValueError("credentials: needs origins by name; no site but those may read what cookies open")
+            raise ValueError('credentials: list the origins by name, not "*"')
         return self
 
     def rules(self) -> CrossOrigin | None:

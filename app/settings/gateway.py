@@ -9,30 +9,29 @@ import math
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import Field, StringConstraints, ValidationError, field_validator, model_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator, model_validator
 
 from oncegate.app.settings.admin_tokens import parse
 from oncegate.app.settings.cors import CorsSettings
 from oncegate.app.settings.upstream_url import UpstreamAddress, split_url
 from oncegate.app.settings.worker import WorkerSettings
 from oncegate.cache.encryption import Encryption, given_encryption
-from oncegate.cache.open import CACHE_SCHEMES, check_url
-from oncegate.cache.redis.url import MANY_SERVERS, REDIS_SCHEMES, either
+from oncegate.cache.open import CACHE_SCHEMES, IN_PROCESS_SCHEMES, check_url
+from oncegate.cache.redis.url import MANY_SERVERS, REDIS_SCHEMES, either, scheme_of
 from oncegate.middleware.admission.callers import RATE
 from oncegate.middleware.rules.digests import Digests, Secrets, given_digests
 from oncegate.middleware.rules.settings import Bytes, IdempotencySettings, Name, Route, Seconds
-from oncegate.middleware.tokens.open import all_claims
 from oncegate.middleware.tokens.settings import JwtSettings
+from oncegate.middleware.tokens.verifier import all_claims
 
 LEASE_PER_CACHE_TIMEOUT = 3
 """A renewal is due at a third of the lease: one that times out must still leave room for another."""
 
 
-class GatewaySettings(BaseSettings):
+class GatewaySettings(BaseModel):
     """All settings of ``oncegate serve``. The names are those of the TOML file."""
 
-    model_config = SettingsConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     # URLs may carry credentials: not part of the repr. Print them through `redact`.
     upstream: str = Field(
@@ -136,18 +135,6 @@ class GatewaySettings(BaseSettings):
     worker: WorkerSettings = Field(default_factory=WorkerSettings, description="what `oncegate worker` goes by")
     routes: tuple[Route, ...] = Field(default=(), description="what differs on some paths")
 
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],  # noqa: ARG003 - pydantic-settings names the parameters
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003  # pydantic-settings names the parameters
-        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003  # pydantic-settings names the parameters
-        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003  # pydantic-settings names the parameters
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Only the arguments: the environment is read once, by `oncegate.app.settings.sources`, not by every construction."""
-        return (init_settings,)
-
     @field_validator("upstream")
     @classmethod
     def _forwardable(cls, value: str) -> str:
@@ -181,7 +168,7 @@ class GatewaySettings(BaseSettings):
 
     @model_validator(mode="after")
     def _consistent(self) -> "GatewaySettings":
-        if self.cache_scheme == "memory" and self.workers > 1:
+        if self.workers > 1 and not self.cache_is_shared:
             raise ValueError("workers: memory:// is for one process; set workers = 1 or a shared cache, redis://")
         if self.ops_port and self.ops_port == self.port:
             raise ValueError("ops_port: is the same as port; leave it out to have operations there")
@@ -201,7 +188,7 @@ class GatewaySettings(BaseSettings):
                 if consumers.setdefault(route.stream, route.consumer_name) != route.consumer_name:
                     raise ValueError(
                         f"routes.{index}.consumer: is another one than an earlier route's with the same stream; "
-                        "a caller is told of one consumer's processing: give both the same"
+                        "a caller is shown one consumer's processing: give both the same"
                     )
         claims = all_claims(self.idempotency, self.routes)
         if claims and self.jwt is None:
@@ -250,7 +237,7 @@ class GatewaySettings(BaseSettings):
             )
         if route.mode == "async" and not (rules.require_key or rules.generate_key):
             raise ValueError(
-                f'{where}.mode: "async" takes no command without a key, by which its copies are told; '
+                f'{where}.mode: "async" takes no command without a key, by which its copies are known; '
                 "set require_key = true or generate_key = true"
             )
 
@@ -263,14 +250,24 @@ class GatewaySettings(BaseSettings):
             )
 
     @property
+    def consumers(self) -> dict[str, str]:
+        """By the streams of asynchronous routes, the consumer whose processing is shown to callers."""
+        return {route.stream: route.consumer_name for route in self.routes if route.mode != "sync"}
+
+    @property
     def cache_scheme(self) -> str:
-        """The scheme of the cache's URL: ``memory`` or that of a shared cache."""
-        return self.cache.partition("://")[0].lower()
+        """The scheme of the cache's URL."""
+        return scheme_of(self.cache)
+
+    @property
+    def cache_is_shared(self) -> bool:
+        """Whether several processes see the same records, which outlast each of them."""
+        return self.cache_scheme not in IN_PROCESS_SCHEMES
 
     def advice(self) -> list[str]:
         """Settings that are allowed and probably not meant, a line each, for the log at start."""
         lines = self._advice_on_tokens()
-        if self.cache_scheme != "memory":
+        if self.cache_is_shared:
             if "scope" not in self.idempotency.model_fields_set:
                 lines.append(
                     "idempotency.scope is not set: callers are told apart by Authorization alone; those known by a "

@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
-from pydantic_settings import EnvSettingsSource
+from pydantic_settings import BaseSettings, EnvSettingsSource
 
 from oncegate.app.settings.cors import CorsSettings
 from oncegate.app.settings.gateway import GatewaySettings
@@ -134,7 +134,11 @@ def _read_environment() -> dict[str, Any]:
     for name in os.environ:
         if name.upper().startswith(PREFIX) and name.upper() not in NOT_SETTINGS:
             _check_known(name)
-    return _Environment(GatewaySettings, env_prefix=PREFIX, env_nested_delimiter="__")()
+    return _Environment(_Variables, env_prefix=PREFIX, env_nested_delimiter="__")()
+
+
+class _Variables(GatewaySettings, BaseSettings):  # type: ignore[misc]  # pydantic merges the two of model_config
+    """The settings as pydantic-settings takes them: it reads the environment into no other kind of class."""
 
 
 class _Environment(EnvSettingsSource):

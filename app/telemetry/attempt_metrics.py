@@ -1,10 +1,31 @@
 """Prometheus metrics of attempts, for whoever makes them: a middleware by its routes, or consumers by their names."""
 
-from prometheus_client import Counter, Gauge, Histogram
+from collections.abc import Sequence
+from typing import Literal
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from oncegate.app.telemetry.metrics import OUTCOMES, RELEASED
 from oncegate.cache.record import State
 from oncegate.middleware.admission.observe import Watch
+
+
+class Families:
+    """Makes the metrics of one ``registry``. A gauge is the sum over the processes that live, unless ``mode`` says otherwise."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+
+    def counter(self, name: str, meaning: str, *labels: str) -> Counter:
+        return Counter(f"oncegate_{name}", meaning, labels, registry=self._registry)
+
+    def gauge(
+        self, name: str, meaning: str, *labels: str, mode: Literal["livesum", "mostrecent", "max"] = "livesum"
+    ) -> Gauge:
+        return Gauge(f"oncegate_{name}", meaning, labels, registry=self._registry, multiprocess_mode=mode)
+
+    def histogram(self, name: str, meaning: str, label: str, bounds: Sequence[float]) -> Histogram:
+        return Histogram(f"oncegate_{name}_seconds", meaning, [label], registry=self._registry, buckets=bounds)
 
 
 class AttemptMetrics(Watch):
@@ -24,18 +45,14 @@ class AttemptMetrics(Watch):
             each.labels(route)
 
     def attempt_settled(self, route: str, state: State | None, seconds: float) -> None:
-        """See `Watch`."""
         self._settled.labels(route, state.value if state else RELEASED).inc()
         self._seconds.labels(route).observe(seconds)
 
     def lease_lost(self, route: str) -> None:
-        """See `Watch`."""
         self._lost.labels(route).inc()
 
     def outcome_refused(self, route: str) -> None:
-        """See `Watch`."""
         self._refused.labels(route).inc()
 
     def outcomes_waiting(self, change: int) -> None:
-        """See `Watch`."""
         self._waiting.inc(change)

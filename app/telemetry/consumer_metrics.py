@@ -4,11 +4,11 @@ They have names of their own, so that an app's registry takes them beside those 
 bounded set of values: consumers, decisions, outcomes, reasons, tables. A key never is one.
 """
 
-from typing import Final, Literal
+from typing import Final
 
-from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import REGISTRY, CollectorRegistry
 
-from oncegate.app.telemetry.attempt_metrics import AttemptMetrics
+from oncegate.app.telemetry.attempt_metrics import AttemptMetrics, Families
 from oncegate.app.telemetry.metrics import UPSTREAM_BOUNDS
 from oncegate.middleware.consumers.delivery import CONSUMER, Action, DeliveryDecision
 
@@ -17,8 +17,6 @@ LETTER_REASONS: Final = (
     "undecodable",
 )
 INBOX_DECISIONS: Final = ("first", "duplicate", "stale", "early", "forked", "mismatch", "forgotten", "unmarked")
-LIVE_SUM: Final[Literal["livesum"]] = "livesum"
-"""Of prometheus-client's mode for several processes: a gauge is the sum over those that live."""
 
 
 class ConsumerMetrics(AttemptMetrics):
@@ -34,23 +32,15 @@ class ConsumerMetrics(AttemptMetrics):
             if not CONSUMER.fullmatch(name):
                 raise ValueError(f"a consumer's name has 1 to 64 letters, digits, '.', '_' and '-', not {name!r}")
 
-        def counter(name: str, meaning: str, *labels: str) -> Counter:
-            return Counter(f"oncegate_{name}", meaning, labels, registry=registry)
-
-        def gauge(name: str, meaning: str, *labels: str, mode: Literal["livesum", "mostrecent"] = LIVE_SUM) -> Gauge:
-            return Gauge(f"oncegate_{name}", meaning, labels, registry=registry, multiprocess_mode=mode)
-
+        families = Families(registry)
+        counter, gauge = families.counter, families.gauge
         self._deliveries = counter("deliveries", "Deliveries to consumers, by decision.", "consumer", "decision")
         self._mismatched = counter(
             "delivery_mismatches_warned", "Other payloads that were taken for the first one's.", "consumer"
         )
         self._settled = counter("executions", "Executions by their outcome.", "consumer", "outcome")
-        self._seconds = Histogram(
-            "oncegate_execution_seconds",
-            "From an execution's begin until its outcome was known.",
-            ["consumer"],
-            registry=registry,
-            buckets=UPSTREAM_BOUNDS,
+        self._seconds = families.histogram(
+            "execution", "From an execution's begin until its outcome was known.", "consumer", UPSTREAM_BOUNDS
         )
         self._letters = counter("dead_letters", "Deliveries that were given up.", "consumer", "reason")
         self._lost = counter("execution_leases_lost", "Executions that somebody else took over.", "consumer")
@@ -88,40 +78,31 @@ class ConsumerMetrics(AttemptMetrics):
         self._in_flight.labels(consumer)
 
     def delivery_decided(self, consumer: str, decision: str) -> None:
-        """See `Watch`."""
         self._deliveries.labels(consumer, decision).inc()
 
     def delivery_mismatched(self, consumer: str) -> None:
-        """See `Watch`."""
         self._mismatched.labels(consumer).inc()
 
     def dead_lettered(self, consumer: str, reason: str) -> None:
-        """See `Watch`."""
         self._letters.labels(consumer, reason).inc()
 
     def attempt_began(self, route: str) -> None:
-        """See `Watch`."""
         self._in_flight.labels(route).inc()
 
     def attempt_ended(self, route: str) -> None:
-        """See `Watch`."""
         self._in_flight.labels(route).dec()
 
     def message_marked(self, consumer: str, decision: str) -> None:
-        """See `Watch`."""
         self._marked.labels(consumer, decision).inc()
 
     def inbox_measured(self, table: str, rows: int, oldest: float | None) -> None:
-        """See `Watch`."""
         self._rows.labels(table).set(rows)
         self._oldest.labels(table).set(oldest or 0)
 
     def order_measured(self, consumer: str, aggregates: int, parked: int, oldest: float | None) -> None:
-        """See `Watch`."""
         self._waits.labels(consumer).set(aggregates)
         self._parked.labels(consumer).set(parked)
         self._parked_since.labels(consumer).set(oldest or 0)
 
     def markers_pruned(self, table: str, rows: int) -> None:
-        """See `Watch`."""
         self._pruned.labels(table).inc(rows)

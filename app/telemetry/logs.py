@@ -23,7 +23,7 @@ def configure(level: str, style: Literal["auto", "json", "text"] = "auto") -> No
     handler = logging.StreamHandler(sys.stderr)
     text = style == "text" or (style == "auto" and sys.stderr.isatty())
     handler.setFormatter(_Text() if text else _json())
-    handler.addFilter(_worth_telling)
+    handler.addFilter(_is_no_routine)
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
@@ -79,7 +79,7 @@ _CARRIED = ("attempt", "record", "route", "method", "seconds")
 _EXPECTED = ("ASGI callable returned without completing response", "Application startup failed")
 
 
-def _worth_telling(record: logging.LogRecord) -> bool:
+def _is_no_routine(record: logging.LogRecord) -> bool:
     """Filters out what is done on purpose and uvicorn logs as an error: an aborted response, a refused start, tasks at a stop."""
     if record.name != "uvicorn.error":
         return True

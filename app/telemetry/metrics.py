@@ -10,7 +10,7 @@ much per number).
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import time
-from typing import Final
+from typing import Any, Final
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -20,7 +20,7 @@ from oncegate import __version__
 from oncegate.app.telemetry.pending_records import PendingRecords
 from oncegate.app.telemetry.shared_numbers import SharedNumbers
 from oncegate.cache.record import State
-from oncegate.middleware.admission.gate import Decision
+from oncegate.middleware.admission.gate import GateDecision
 from oncegate.middleware.admission.observe import Observation, Watch
 from oncegate.middleware.outcome.problems import KINDS
 
@@ -33,7 +33,7 @@ RELEASED: Final = "released"
 SUBMISSIONS: Final = ("accepted", "conflict", "full", "unavailable")
 """What can come of a submission."""
 OUTCOMES: Final = (State.SUCCEEDED, State.FAILED, State.UNKNOWN)
-DECISIONS: Final = tuple(dict.fromkeys([*(decision.value for decision in Decision), *KINDS]))
+DECISIONS: Final = tuple(dict.fromkeys([*(decision.value for decision in GateDecision), *KINDS]))
 OTHER: Final = "other"
 FROM_THE_START: Final = ("outcome-unknown", "cache-unavailable", "overloaded", "record-unreadable")
 """Decisions that alerts are made of (docs/deploy/alerts.yaml): a series that began at 1 would have had no increase."""
@@ -156,48 +156,37 @@ class Metrics(Watch):
             self._row[self._mismatched[route]] += 1
 
     def attempt_began(self, route: str) -> None:  # noqa: ARG002  # Watch names the parameters
-        """See `Watch`."""
         self._row[self._in_flight] += 1
 
     def attempt_ended(self, route: str) -> None:  # noqa: ARG002  # Watch names the parameters
-        """See `Watch`."""
         self._row[self._in_flight] -= 1
 
     def attempt_settled(self, route: str, state: State | None, seconds: float) -> None:
-        """See `Watch`."""
         self._row[self._settled[route, state]] += 1
         self._upstream[route].add(self._row, seconds)
 
     def outcome_pending(self, record: str) -> None:
-        """See `Watch`."""
         self._pending.note(record)
 
     def outcome_known(self, record: str) -> None:
-        """See `Watch`."""
         self._pending.drop(record)
 
     def lease_lost(self, route: str) -> None:
-        """See `Watch`."""
         self._row[self._lost[route]] += 1
 
     def outcome_refused(self, route: str) -> None:
-        """See `Watch`."""
         self._row[self._refused[route]] += 1
 
     def outcomes_waiting(self, change: int) -> None:
-        """See `Watch`."""
         self._row[self._waiting] += change
 
     def bodies_waiting(self, change: int) -> None:
-        """See `Watch`."""
         self._row[self._buffered] += change
 
     def responses_waiting(self, change: int) -> None:
-        """See `Watch`."""
         self._row[self._unread] += change
 
     def reader_dropped(self) -> None:
-        """See `Watch`."""
         self._row[self._readers_dropped] += 1
 
     def sampled(self, unknown: int) -> None:
@@ -235,63 +224,59 @@ class Metrics(Watch):
 
     def collect(self) -> Iterable[Metric]:
         """For the registry: every family, those without a sample yet too."""
-        yield _info()
-        requests = CounterMetricFamily(
-            "oncegate_requests", "Answers to requests under enforcement.", labels=["route", "method", "decision"]
+        total = self._numbers.total
+        info = GaugeMetricFamily("oncegate_build_info", "The version that runs.", labels=["version"])
+        info.add_metric([__version__], 1)
+        yield info
+        happened = {
+            labels: column
+            for labels, column in self._requests.items()
+            if labels[2] in FROM_THE_START or total(column)  # most combinations never happen
+        }
+        yield self._counter(
+            "requests", "Answers to requests under enforcement.", ["route", "method", "decision"], happened
         )
-        for labels, column in self._requests.items():
-            count = self._numbers.total(column)
-            if count or labels[2] in FROM_THE_START:  # most combinations never happen
-                requests.add_metric(labels, count)
-        yield requests
-        settled = CounterMetricFamily("oncegate_attempts", "Attempts by their outcome.", labels=["route", "outcome"])
-        for (route, state), column in self._settled.items():
-            settled.add_metric([route, state.value if state else RELEASED], self._numbers.total(column))
-        yield settled
-        yield self._by("route", self._lost, "lost_leases", "Running attempts that somebody else took over.")
-        yield self._by("route", self._refused, "outcomes_refused", "Outcomes that came too late to be recorded.")
-        yield self._by("route", self._mismatched, "mismatches_warned", "Other payloads answered under a used key.")
-        logins = CounterMetricFamily("oncegate_logins_refused", "Requests with a wrong token for operators.")
-        logins.add_metric([], self._numbers.total(self._refused_logins))
-        yield logins
-        submissions = CounterMetricFamily(
-            "oncegate_submissions", "Commands for a stream, by what came of them.", labels=["route", "outcome"]
+        settled = {(route, state.value if state else RELEASED): each for (route, state), each in self._settled.items()}
+        yield self._counter("attempts", "Attempts by their outcome.", ["route", "outcome"], settled)
+        yield self._counter("lost_leases", "Running attempts that somebody else took over.", ["route"], self._lost)
+        yield self._counter("outcomes_refused", "Outcomes that came too late to be recorded.", ["route"], self._refused)
+        yield self._counter(
+            "mismatches_warned", "Other payloads answered under a used key.", ["route"], self._mismatched
         )
-        for (route, result), column in self._submissions.items():
-            submissions.add_metric([route, result], self._numbers.total(column))
-        yield submissions
-        yield self._by(
-            "operation", self._cache_errors, "cache_errors", "Calls that the cache did not answer or refused."
+        yield self._counter(
+            "logins_refused", "Requests with a wrong token for operators.", [], {(): self._refused_logins}
+        )
+        yield self._counter(
+            "submissions", "Commands for a stream, by what came of them.", ["route", "outcome"], self._submissions
+        )
+        yield self._counter(
+            "cache_errors", "Calls that the cache did not answer or refused.", ["operation"], self._cache_errors
         )
         yield self._histogram(
             "upstream", "route", self._upstream, "From an attempt's begin until its response was whole."
         )
         yield self._histogram("cache", "operation", self._cache, "Until the cache answered.")
-        yield self._gauge("attempts_in_flight", "Attempts that run now.", self._numbers.total(self._in_flight))
-        yield self._gauge(
-            "buffered_bytes",
-            "Bytes of requests' bodies that wait to be admitted.",
-            self._numbers.total(self._buffered),
-        )
-        yield self._gauge(
+        yield _gauge("attempts_in_flight", "Attempts that run now.", total(self._in_flight))
+        yield _gauge("buffered_bytes", "Bytes of requests' bodies that wait to be admitted.", total(self._buffered))
+        yield _gauge(
             "unread_bytes",
             "Bytes of responses that wait for clients that take less than they are given.",
-            self._numbers.total(self._unread),
+            total(self._unread),
         )
-        dropped = self._numbers.total(self._readers_dropped)
-        yield _count("readers_dropped", "Connections closed because too much waited for slow readers.", dropped)
-        yield self._gauge(
-            "outcomes_waiting", "Outcomes that the cache has not taken yet.", self._numbers.total(self._waiting)
+        yield self._counter(
+            "readers_dropped",
+            "Connections closed because too much waited for slow readers.",
+            [],
+            {(): self._readers_dropped},
         )
-        yield _count("worker_deaths", "Workers that ended unasked.", self._numbers.total(self._deaths))
-        yield _count(
-            "attempts_lost",
-            "Attempts and unwritten outcomes that died with a worker.",
-            self._numbers.total(self._died_with),
+        yield _gauge("outcomes_waiting", "Outcomes that the cache has not taken yet.", total(self._waiting))
+        yield self._counter("worker_deaths", "Workers that ended unasked.", [], {(): self._deaths})
+        yield self._counter(
+            "attempts_lost", "Attempts and unwritten outcomes that died with a worker.", [], {(): self._died_with}
         )
         yield from self._samples()
         for name, (meaning, read) in self._gauges.items():
-            yield self._gauge(name, meaning, read())
+            yield _gauge(name, meaning, read())
 
     def _samples(self) -> Iterable[Metric]:
         at = self._numbers.total(self._sampled_at)
@@ -305,10 +290,11 @@ class Metrics(Watch):
         yield unknown
         yield when
 
-    def _by(self, label: str, columns: Mapping[str, int], name: str, meaning: str) -> Metric:
-        family = CounterMetricFamily(f"oncegate_{name}", meaning, labels=[label])
-        for value, column in columns.items():
-            family.add_metric([value], self._numbers.total(column))
+    def _counter(self, name: str, meaning: str, labels: list[str], columns: Mapping[Any, int]) -> Metric:
+        """A family with a column for each value of its one label, or for each tuple of values."""
+        family = CounterMetricFamily(f"oncegate_{name}", meaning, labels=labels)
+        for values, column in columns.items():
+            family.add_metric([values] if isinstance(values, str) else list(values), self._numbers.total(column))
         return family
 
     def _histogram(self, name: str, label: str, histograms: Mapping[str, Histogram], meaning: str) -> Metric:
@@ -318,8 +304,9 @@ class Metrics(Watch):
             family.add_metric([value], buckets, total)
         return family
 
-    def _gauge(self, name: str, meaning: str, value: float) -> Metric:
-        return GaugeMetricFamily(f"oncegate_{name}", meaning, value=value)
+
+def _gauge(name: str, meaning: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"oncegate_{name}", meaning, value=value)
 
 
 def page_of(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
@@ -327,13 +314,3 @@ def page_of(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
     # Only the format is the client's choice: prometheus-client fails on a version that is no number, and echoes others.
     encode, content_type = choose_encoder(OPENMETRICS if OPENMETRICS.partition(";")[0] in accept.lower() else "")
     return encode(registry), content_type
-
-
-def _info() -> Metric:
-    family = GaugeMetricFamily("oncegate_build_info", "The version that runs.", labels=["version"])
-    family.add_metric([__version__], 1)
-    return family
-
-
-def _count(name: str, meaning: str, value: float) -> Metric:
-    return CounterMetricFamily(f"oncegate_{name}", meaning, value=value)

@@ -25,8 +25,7 @@ from oncegate.app.upstream.outgoing import ClientLeft, Outgoing, watches
 from oncegate.app.upstream.pool import Upstream
 from oncegate.app.upstream.response import ResponseReader
 from oncegate.middleware.admission.deadlines import Deadlines
-from oncegate.middleware.http.asgi import Message, Receive, Scope, Send
-from oncegate.middleware.http.extensions import SCOPE_EXTENSION, AttemptView
+from oncegate.middleware.http.asgi import SCOPE_EXTENSION, AttemptView, Message, Receive, Scope, Send
 from oncegate.middleware.outcome.errors import NotProcessed, OutcomeUnknown
 from oncegate.middleware.outcome.responses import Headers, date
 

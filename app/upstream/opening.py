@@ -1,4 +1,4 @@
-"""Parses the upstream's address, and opens connections to it."""
+"""Opens connections to the upstream."""
 
 import asyncio
 import contextlib
@@ -11,7 +11,7 @@ from oncegate.app.upstream.connection import UpstreamConnection
 from oncegate.middleware.outcome.errors import NotProcessed
 
 
-class Opener:
+class Connector:
     """Opens connections to the upstream at ``url``, each within ``timeout`` seconds. ``ca_file``: PEM, for the system's."""
 
     def __init__(self, url: str, *, timeout: float, ca_file: str | None = None) -> None:

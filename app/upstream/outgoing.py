@@ -80,10 +80,6 @@ class Outgoing:
             connection.send(head, body, is_head=request.is_head)
             self._sent()
 
-    def stop(self) -> None:
-        """The connection broke: its request may be begun again."""
-        self._stop()
-
     def begin_again(self, connection: UpstreamConnection, whole: tuple[bytes, bytes], *, is_head: bool) -> None:
         """Sends the same request, which is there ``whole``, over another connection, with as much time as before."""
         self._connection = connection
@@ -100,16 +96,17 @@ class Outgoing:
     def answered(self) -> None:
         """The response's head is there. An error before the body was sent says that the upstream doesn't want the rest."""
         if not self.sent_all and self._connection.response.status >= 300:
-            self._stop()
+            self.stop()
             if self._timeout is not None:
                 self._number = self._watches.set(self._tick)
 
     def close(self) -> None:
         """Stops sending and watching."""
         self._over = True
-        self._stop()
+        self.stop()
 
-    def _stop(self) -> None:
+    def stop(self) -> None:
+        """Stops sending and watching for now: on a connection that broke the request may be begun again."""
         if self._number:
             self._watches.drop(self._number)
         if self._timer is not None:

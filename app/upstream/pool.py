@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from oncegate.app.upstream.connection import UpstreamConnection
-from oncegate.app.upstream.opening import Opener
+from oncegate.app.upstream.opening import Connector
 from oncegate.middleware.outcome.errors import NotProcessed
 
 KEEPALIVE_MARGIN: Final = 0.5
@@ -30,8 +30,8 @@ class Upstream:
     def __init__(
         self, url: str, *, connect_timeout: float, keepalive: float, ca_file: str | None = None, max_idle: int = 1024
     ) -> None:
-        self._opener = Opener(url, timeout=connect_timeout, ca_file=ca_file)
-        self.address = self._opener.address
+        self._connector = Connector(url, timeout=connect_timeout, ca_file=ca_file)
+        self.address = self._connector.address
         self._keepalive = keepalive
         self._max_idle = max_idle
         self._idle: list[UpstreamConnection] = []
@@ -102,7 +102,12 @@ class Upstream:
         """Closes every idle connection now, and the others when their exchange ends."""
         self._closed = True
         self._bind()
-        self._forget_idle()
+        for connection in self._idle:
+            connection.close()
+        self._idle.clear()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            self._sweeper = None
         closing = [connection.closed for connection in self._open if connection.lost]
         if closing:
             await asyncio.wait(closing, timeout=1)
@@ -143,17 +148,9 @@ class Upstream:
             soonest = min(connection.expires for connection in kept)
             self._sweeper = self._loop.call_at(soonest + 0.01, self._sweep)
 
-    def _forget_idle(self) -> None:
-        for connection in self._idle:
-            connection.close()
-        self._idle.clear()
-        if self._sweeper is not None:
-            self._sweeper.cancel()
-            self._sweeper = None
-
     async def _connect(self) -> UpstreamConnection:
         self._bind()
-        connection = await self._opener.open()
+        connection = await self._connector.open()
         self._open.add(connection)
         connection.closed.add_done_callback(lambda _: self._open.discard(connection))
         return connection

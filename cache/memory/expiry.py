@@ -18,7 +18,7 @@ STEP: Final = 32
 """Expired entries that one write clears away at most, so that no single call pays for a burst of expiries."""
 
 
-class Entry(NamedTuple):
+class _Expiring(NamedTuple):
     """A value and the instant, in ms on the owner's clock, from which on it is gone."""
 
     data: bytes
@@ -26,11 +26,11 @@ class Entry(NamedTuple):
 
 
 class ExpiringBytes:
-    """A dict of `Entry` that knows its size in bytes and forgets what has expired. Every instant is passed in."""
+    """A dict of bytes that knows its size, and forgets what has expired. Every instant is passed in."""
 
     def __init__(self) -> None:
         self.size = 0
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, _Expiring] = {}
         self._by_second: dict[int, set[str]] = {}
         self._seconds: list[int] = []
         self._filed: set[int] = set()
@@ -41,7 +41,7 @@ class ExpiringBytes:
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)
 
-    def get(self, key: str, now_ms: int) -> Entry | None:
+    def get(self, key: str, now_ms: int) -> _Expiring | None:
         """The entry of ``key``, or ``None`` where there is none or it has expired."""
         entry = self._entries.get(key)
         return entry if entry is not None and entry.expires_ms > now_ms else None
@@ -49,7 +49,7 @@ class ExpiringBytes:
     def put(self, key: str, data: bytes, expires_ms: int) -> None:
         """Keep ``data`` under ``key`` until ``expires_ms``, in place of what was there."""
         self.drop(key)
-        self._entries[key] = Entry(data, expires_ms)
+        self._entries[key] = _Expiring(data, expires_ms)
         self.size += cost(key, data)
         second = expires_ms // 1000
         self._by_second.setdefault(second, set()).add(key)

@@ -17,15 +17,16 @@ from oncegate.cache.codec import decode
 from oncegate.cache.errors import CacheError, CacheFull
 from oncegate.cache.memory.expiry import ExpiringBytes, cost
 from oncegate.cache.record import Claim, ClaimRequest, Record
-from oncegate.cache.store import Adopt, Page, Then
+from oncegate.cache.store import Adopt, Page, Then, by_callback
 from oncegate.cache.transitions import REMOVED, UNCHANGED, Move, Resolution, ResolveRequest
 
 DEFAULT_LIMIT_BYTES = 268435456
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 Request = ParamSpec("Request")
 
 
+@by_callback
 class MemoryCache:
     """A `Cache` in memory, bounded in bytes.
 
@@ -52,7 +53,7 @@ class MemoryCache:
         """See `Cache.claim`."""
         return self._move(key, transitions.claim, request)
 
-    def claim_soon(
+    def start_claim(
         self,
         key: str,
         request: ClaimRequest,
@@ -60,15 +61,15 @@ class MemoryCache:
         loop: asyncio.AbstractEventLoop,  # noqa: ARG002 - any will do
         adopt: Adopt | None,  # noqa: ARG002 - see claim
         then: Then[Claim],
-    ) -> bool:
-        """See `PromptCache`."""
-        answer: Claim | CacheError
+    ) -> asyncio.Task[None] | None:
+        """See `CallbackCache`."""
+        answer: Claim | Exception
         try:
             answer = self._move(key, transitions.claim, request)
         except CacheError as error:
             answer = error
         then(answer)
-        return True
+        return None
 
     async def extend(self, key: str, *, token: bytes, lease_ms: int) -> bool:
         """See `Cache.extend`."""
@@ -78,7 +79,7 @@ class MemoryCache:
         """See `Cache.complete`."""
         return self._move(key, transitions.complete, outcome, ttl_ms)
 
-    def complete_soon(
+    def start_complete(
         self,
         key: str,
         outcome: Record,
@@ -86,10 +87,9 @@ class MemoryCache:
         loop: asyncio.AbstractEventLoop,  # noqa: ARG002 - any will do
         ttl_ms: int,
         then: Then[bool],
-    ) -> bool:
-        """See `PromptCache`."""
+    ) -> None:
+        """See `CallbackCache`."""
         then(self._move(key, transitions.complete, outcome, ttl_ms))
-        return True
 
     async def release(self, key: str, *, token: bytes) -> bool:
         """See `Cache.release`."""
@@ -102,8 +102,7 @@ class MemoryCache:
 
     async def peek(self, key: str) -> Claim | None:
         """See `Cache.peek`. The body is there anyway, so it stays."""
-        with self._guard:
-            return self._read(key, self._now_ms(), traced=True)
+        return await self.get(key)
 
     async def resolve(self, key: str, request: ResolveRequest) -> Resolution:
         """See `Cache.resolve`."""
@@ -138,10 +137,10 @@ class MemoryCache:
     def _move(
         self,
         key: str,
-        transition: Callable[Concatenate[Claim | None, Request], Move[Answer]],
+        transition: Callable[Concatenate[Claim | None, Request], Move[Result]],
         *request: Request.args,
         **options: Request.kwargs,
-    ) -> Answer:
+    ) -> Result:
         """Do to the record what ``transition`` makes of it and of ``request``; its answer."""
         with self._guard:
             now_ms = self._now_ms()

@@ -1,3 +1,4 @@
-"""Records and streams in Redis: `RedisCache` (store), its URLs (url), its warnings (advice), and command streams (streams).
+"""Records and streams in Redis: `RedisCache` (store), `Numbering` and `Appended` for entries (calls), URLs (url), streams.
 
-Only this room imports redis-py and hiredis."""
+Only this room imports redis-py and hiredis.
+"""

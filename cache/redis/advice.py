@@ -7,7 +7,7 @@ from hiredis import ReplyError
 from oncegate.cache.errors import CacheUnavailable
 from oncegate.cache.redis.connection import faults
 from oncegate.cache.redis.connection.connect import info_fields
-from oncegate.cache.redis.connection.pipe import Link, Reply
+from oncegate.cache.redis.connection.pipe import PipelinedConnection, Reply
 from oncegate.cache.redis.connection.server import Session
 from oncegate.cache.redis.scripts import pack
 
@@ -47,7 +47,7 @@ async def advise_all(sessions: list[Session], deadline: float) -> list[str]:
     return lines
 
 
-async def advise(link: Link, deadline: float) -> list[str]:
+async def advise(pipeline: PipelinedConnection, deadline: float) -> list[str]:
     """Advice, a line each, in one round trip. What the user's permissions don't show is skipped silently."""
     commands = (
         pack(b"INFO", b"memory"),
@@ -58,7 +58,7 @@ async def advise(link: Link, deadline: float) -> list[str]:
         pack(b"CLIENT", b"KILL", b"ID", b"%d" % _NOBODY),
     )
     memory, persistence, replication, save, replicas, kill = await asyncio.gather(
-        *[link.send(each, deadline) for each in commands]
+        *[pipeline.send(each, deadline) for each in commands]
     )
     for reply in (memory, kill):
         if isinstance(reply, ReplyError) and faults.reply_class(reply) != "NOPERM":

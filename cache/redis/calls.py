@@ -1,47 +1,69 @@
-"""Calls by callback: a claim, an outcome or an entry packs its command, is sent without waiting, and reads its reply."""
+"""Calls to Redis, each packed and able to read its reply: a claim, an outcome, an entry of a stream. By callback, or awaited."""
 # Compiled: docs/decisions/0012-compiled.md
 
 import asyncio
 import time
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Any, Final, Generic, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from hiredis import ReplyError
 
 from oncegate.cache.codec import decode, encode, encode_claim
 from oncegate.cache.encryption import OFF_LOOP_BYTES, Encryption
-from oncegate.cache.errors import CacheError, CacheRefused, CacheUnavailable, RecordUnreadable
+from oncegate.cache.errors import CacheError, CacheUnavailable, RecordUnreadable
 from oncegate.cache.record import Claim, ClaimRequest, Record, State
 from oncegate.cache.redis.connection import faults
-from oncegate.cache.redis.connection.pipe import OVERDUE, Call, Reply
-from oncegate.cache.redis.connection.routes import Routes
+from oncegate.cache.redis.connection.pipe import OVERDUE, PendingReply, Reply
 from oncegate.cache.redis.connection.send import LARGE_BYTES, persist
 from oncegate.cache.redis.connection.server import Session
+from oncegate.cache.redis.connection.topology import Routes
 from oncegate.cache.redis.connection.withdrawal import Withdrawal
-from oncegate.cache.redis.scripts import APPEND, APPEND_NUMBERED, CLAIM, CLAIM_PAST_MAXMEMORY, COMPLETE, pack_parts
-from oncegate.cache.store import Adopt, Then
+from oncegate.cache.redis.scripts import (
+    APPEND,
+    APPEND_NUMBERED,
+    CLAIM,
+    CLAIM_PAST_MAXMEMORY,
+    COMPLETE,
+    Script,
+    pack_parts,
+)
+from oncegate.cache.store import Adopt, Then, start
 from oncegate.cache.transitions import check_duration, check_outcome, takeover_codes
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 _ODD: Final = "Redis answered a claim with something that is no record"
 
 
-class Soon(Call, Generic[Answer]):
-    """A command whose answer, or error in its place, is passed to ``then``."""
+class CallbackCall(PendingReply, Generic[Result]):
+    """A packed command whose answer, or error in its place, is passed to ``then``."""
 
     __slots__ = ("_then", "key", "packed", "routes", "session")
 
+    routes: Routes
     session: Session
+    key: bytes
     packed: bytes
+    _then: Then[Result] | None
 
-    def __init__(self, routes: Routes, key: bytes, then: Then[Answer] | None) -> None:
-        self.routes = routes
-        self.key = key
-        self._then = then
+    def send(self, timeout: float) -> bool:
+        """Send it to the server that holds its key. ``False``: there is no connection, and it is never used."""
+        routes, packed = self.routes, self.packed
+        session = routes.only or routes.holder(self.key)
+        if session is None:
+            return False
+        pipeline = (session.claims if len(packed) <= LARGE_BYTES else session.bodies).pipeline
+        if pipeline is None:
+            return False
+        self.session = session
+        try:
+            pipeline.put(packed, routes.loop.time() + timeout, self)
+        except CacheUnavailable:
+            return False
+        return True
 
-    def read(self, reply: Reply) -> Answer:
+    def read(self, reply: Reply) -> Result:
         """The answer that ``reply`` is. Raises the `CacheError` that it stands for."""
         raise NotImplementedError
 
@@ -52,16 +74,14 @@ class Soon(Call, Generic[Answer]):
         """The connection broke; the command may have run."""
 
     def answered(self, reply: Reply) -> None:
-        """See `Call`."""
+        """See `PendingReply`."""
         then, self._then = self._then, None
         if then is None:
             self.came_late(reply)
         elif isinstance(reply, ReplyError):
-            task = self.routes.loop.create_task(self._try_again(reply, then))
-            _trying.add(task)
-            task.add_done_callback(_trying.discard)
+            start(self.routes.loop, self._sent_again(reply), then)
         else:
-            answer: Answer | CacheError
+            answer: Result | Exception
             try:
                 answer = self.read(reply)
             except CacheError as error:
@@ -70,74 +90,49 @@ class Soon(Call, Generic[Answer]):
                 answer = RecordUnreadable(f"a reply can't be read ({type(odd).__name__})")
             then(answer)
 
-    async def _try_again(self, refusal: ReplyError, then: Then[Answer]) -> None:
-        to, deadline = self.session, self.deadline
-        answer: Answer | CacheError
-        try:
-            answer = self.read(await persist(self.routes, to, refusal, self.key, self.packed, deadline, self))
-        except CacheError as error:
-            answer = error
-        then(answer)
+    async def _sent_again(self, refusal: ReplyError) -> Result:
+        return self.read(await persist(self.routes, self.session, refusal, self.key, self.packed, self.deadline, self))
 
     def overdue(self) -> None:
-        """See `Call`."""
+        """See `PendingReply`."""
         then, self._then = self._then, None
         if then is not None:
             then(CacheUnavailable(OVERDUE))
 
     def broken(self, reason: str) -> None:
-        """See `Call`."""
+        """See `PendingReply`."""
         then, self._then = self._then, None
         self.lost()
         if then is not None:
             then(CacheUnavailable(reason))
 
 
-_trying: set[asyncio.Task[None]] = set()
-"""Kept here, since a loop keeps no task alive by itself."""
+class ClaimCall(CallbackCall[Claim]):
+    """A claim, which withdraws itself when its caller has left. Raises ``ValueError`` for what can't be claimed.
 
-
-def send_soon(call: Soon[Any], packed: bytes, timeout: float) -> bool:
-    """Send one command to the server that holds its key, without waiting: ``call`` gets the reply.
-
-    ``False``: there is no connection, and ``call`` is never used.
+    ``past_maxmemory``: a full server takes it too.
     """
-    routes = call.routes
-    session = routes.only or routes.holder(call.key)
-    if session is None:
-        return False
-    link = (session.claims if len(packed) <= LARGE_BYTES else session.bodies).link
-    if link is None:
-        return False
-    call.session, call.packed = session, packed
-    try:
-        link.put(packed, routes.loop.time() + timeout, call)
-    except CacheUnavailable:
-        return False
-    return True
-
-
-class PendingClaim(Soon[Claim]):
-    """A claim on its way: reads its reply, and withdraws itself when its caller has left."""
 
     __slots__ = ("_adopt", "_encryption", "_remaining_ms", "_request")
 
     def __init__(
         self,
         routes: Routes,
-        key: bytes,
+        key: str,
         request: ClaimRequest,
-        remaining_ms: int,
         adopt: Adopt | None,
         then: Then[Claim] | None,
-        encryption: Encryption | None = None,
+        encryption: Encryption | None,
+        past_maxmemory: bool,
     ) -> None:
         self.routes = routes
-        self.key = key
+        self.key = key.encode()
+        self._remaining_ms, last = _claim_terms(request.lease_ms, request.retention_ms, request.takeover)
+        script = CLAIM_PAST_MAXMEMORY if past_maxmemory else CLAIM
+        self.packed = call_ending(script, self.key, encode_claim(request), last)
         self._then = then
         self._encryption = encryption
         self._request = request
-        self._remaining_ms = remaining_ms
         self._adopt = adopt
 
     def read(self, reply: Reply) -> Claim:
@@ -171,132 +166,24 @@ class PendingClaim(Soon[Claim]):
         self.routes.withdraw(Withdrawal(self.key, self._request.token, until))
 
 
-class PendingEncrypted(PendingClaim):
+class EncryptedClaimCall(ClaimCall):
     """A claim whose answer may have a large encrypted body: that is decrypted in a thread."""
 
     __slots__ = ()
 
     def answered(self, reply: Reply) -> None:
-        """See `Call`."""
+        """See `PendingReply`."""
         then = self._then
         if then is None or record_bytes(reply) <= OFF_LOOP_BYTES:
             super().answered(reply)
-            return
-        self._then = None
-        task = self.routes.loop.create_task(self._read_in_thread(reply, then))
-        _trying.add(task)
-        task.add_done_callback(_trying.discard)
-
-    async def _read_in_thread(self, reply: Reply, then: Then[Claim]) -> None:
-        answer: Claim | CacheError
-        try:
-            answer = await asyncio.to_thread(self.read, reply)
-        except CacheError as error:
-            answer = error
-        except Exception as odd:  # noqa: BLE001 - passed on, whatever it is: else who waits would wait for ever
-            answer = RecordUnreadable(f"a reply can't be read ({type(odd).__name__})")
-        then(answer)
+        else:
+            self._then = None
+            start(self.routes.loop, asyncio.to_thread(self.read, reply), then)
 
 
-def record_bytes(reply: Reply) -> int:
-    """The size of the record in a reply to a claim."""
-    return len(reply[1]) if isinstance(reply, list) and len(reply) > 1 and isinstance(reply[1], bytes) else 0
-
-
-def body_bytes(outcome: Record) -> int:
-    """The size of the body in an outcome."""
-    response = outcome.response
-    return 0 if response is None or response.body is None else len(response.body)
-
-
-class PendingOutcome(Soon[bool]):
-    """An outcome on its way."""
-
-    __slots__ = ()
-
-    def read(self, reply: Reply) -> bool:
-        """Whether it is recorded. Raises the error that an error reply stands for."""
-        if isinstance(reply, ReplyError):
-            raise faults.of_reply(reply)
-        return bool(reply == 1)
-
-
-class PendingEntry(Soon[str | None]):
-    """An entry on its way to a stream."""
-
-    __slots__ = ()
-
-    def read(self, reply: Reply) -> str | None:
-        """The entry's id; ``None`` where the stream is full. Raises `CacheRefused`."""
-        if isinstance(reply, ReplyError):
-            raise CacheRefused(str(faults.of_reply(reply)))
-        return None if reply is None else str(reply, "ascii")
-
-
-class Numbering:
-    """What a numbered entry takes: the fields of its aggregate and of its command in the hash ``numbers``, and the number
-    that is expected: ``b"*"`` for any but none, nothing for whichever it is.
-
-    ``known_ms`` is how long ago the command may have been appended to be known still; ``kept_ms`` for how long that is kept.
-    """
-
-    __slots__ = ("aggregate", "command", "expected", "kept_ms", "known_ms", "numbers")
-
-    def __init__(
-        self, numbers: bytes, aggregate: bytes, command: bytes, expected: bytes, known_ms: int, kept_ms: int
-    ) -> None:
-        self.numbers = numbers
-        self.aggregate = aggregate
-        self.command = command
-        self.expected = expected
-        self.known_ms = known_ms
-        self.kept_ms = kept_ms
-
-
-class Numbered:
-    """A numbered entry's id and number; without an id, the stream is at ``number``, which is not the one expected."""
-
-    __slots__ = ("entry", "number")
-
-    def __init__(self, entry: str, number: int) -> None:
-        self.entry = entry
-        self.number = number
-
-
-class PendingNumbered(Soon[Numbered | None]):
-    """A numbered entry on its way to a stream."""
-
-    __slots__ = ()
-
-    def read(self, reply: Reply) -> Numbered | None:
-        """Where it is, or what is in its way; ``None`` where the stream is full. Raises `CacheRefused`."""
-        if isinstance(reply, ReplyError):
-            raise CacheRefused(str(faults.of_reply(reply)))
-        if reply is None:
-            return None
-        parts = str(reply, "ascii").split(" ")
-        return Numbered(parts[0], int(parts[1])) if len(parts) > 1 else Numbered("", int(parts[0]))
-
-
-def claim_call(
-    routes: Routes,
-    key: str,
-    request: ClaimRequest,
-    adopt: Adopt | None,
-    then: Then[Claim] | None = None,
-    *,
-    past_maxmemory: bool = False,
-    encryption: Encryption | None = None,
-) -> tuple[PendingClaim, bytes]:
-    """A claim and its command, which ``past_maxmemory`` lets a full server take too.
-
-    Raises ``ValueError`` for what can't be claimed."""
-    remaining_ms, last = _claim_terms(request.lease_ms, request.retention_ms, request.takeover)
-    address = key.encode()
-    kind = PendingClaim if encryption is None else PendingEncrypted
-    claim = kind(routes, address, request, remaining_ms, adopt, then, encryption)
-    script = CLAIM_PAST_MAXMEMORY if past_maxmemory else CLAIM
-    return claim, script.call_ending(address, encode_claim(request), last)
+def call_ending(script: Script, key: bytes, record: bytes, last: bytes) -> bytes:
+    """The call of a script with the arguments behind the ``record`` packed already: in one step, since each request makes two."""
+    return b"%b$%d\r\n%b\r\n$%d\r\n%b\r\n%b" % (script.begin, len(key), key, len(record), record, last)
 
 
 @lru_cache(maxsize=256)
@@ -306,18 +193,36 @@ def _claim_terms(lease_ms: int, retention_ms: int, takeover: frozenset[State]) -
     return remaining_ms, pack_parts(b"%d" % remaining_ms, takeover_codes(takeover))
 
 
-def outcome_call(
-    routes: Routes,
-    key: str,
-    outcome: Record,
-    ttl_ms: int,
-    then: Then[bool] | None = None,
-    encryption: Encryption | None = None,
-) -> tuple[PendingOutcome, bytes]:
-    """An outcome and its command. Raises ``ValueError`` for what is no outcome."""
-    last = _outcome_terms(outcome.state, ttl_ms)
-    pending = PendingOutcome(routes, key.encode(), then)
-    return pending, COMPLETE.call_ending(pending.key, encode(outcome, encryption, pending.key), last)
+def record_bytes(reply: Reply) -> int:
+    """The size of the record in a reply to a claim."""
+    return len(reply[1]) if isinstance(reply, list) and len(reply) > 1 and isinstance(reply[1], bytes) else 0
+
+
+class OutcomeCall(CallbackCall[bool]):
+    """An outcome. Raises ``ValueError`` for what is none."""
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        routes: Routes,
+        key: str,
+        outcome: Record,
+        ttl_ms: int,
+        then: Then[bool] | None,
+        encryption: Encryption | None,
+    ) -> None:
+        self.routes = routes
+        self.key = key.encode()
+        last = _outcome_terms(outcome.state, ttl_ms)
+        self.packed = call_ending(COMPLETE, self.key, encode(outcome, encryption, self.key), last)
+        self._then = then
+
+    def read(self, reply: Reply) -> bool:
+        """Whether it is recorded. Raises the error that an error reply stands for."""
+        if isinstance(reply, ReplyError):
+            raise faults.of_reply(reply)
+        return bool(reply == 1)
 
 
 @lru_cache(maxsize=256)
@@ -327,25 +232,63 @@ def _outcome_terms(state: State, ttl_ms: int) -> bytes:
     return pack_parts(b"%d" % check_duration("ttl_ms", ttl_ms))
 
 
-def entry_call(
-    routes: Routes, stream: str, fields: Iterable[bytes], limit: int, then: Then[str | None] | None = None
-) -> tuple[PendingEntry, bytes]:
-    """An entry of ``fields`` for a stream of at most ``limit``, and its command."""
-    pending = PendingEntry(routes, stream.encode(), then)
-    return pending, APPEND.call_with(pending.key, b"%d" % limit, *fields)
+class Numbering(NamedTuple):
+    """What a numbered entry takes: the fields of its aggregate and of its command in the hash ``numbers``, and the number
+    that is expected: ``b"*"`` for any but none, nothing for whichever it is.
+
+    ``known_ms`` is how long ago the command may have been appended to be known still; ``kept_ms`` for how long that is kept.
+    """
+
+    numbers: bytes
+    aggregate: bytes
+    command: bytes
+    expected: bytes
+    known_ms: int
+    kept_ms: int
 
 
-def numbered_call(
-    routes: Routes,
-    stream: str,
-    fields: Iterable[bytes],
-    limit: int,
-    numbering: Numbering,
-    then: Then[Numbered | None] | None = None,
-) -> tuple[PendingNumbered, bytes]:
-    """The same for an entry that gets its aggregate's next number."""
-    pending = PendingNumbered(routes, stream.encode(), then)
-    given = numbering
-    times = b"%d %d" % (given.known_ms, given.kept_ms)
-    head = (given.numbers, b"%d" % limit, given.expected, times, given.aggregate, given.command)
-    return pending, APPEND_NUMBERED.call_with(pending.key, *head, *fields)
+class Appended(NamedTuple):
+    """An entry's id, and the number that it got from a `Numbering`; ``None`` without one.
+
+    Without an id nothing was appended: the aggregate is at ``number``, which is not the one expected.
+    """
+
+    entry: str
+    number: int | None
+
+
+class AppendCall(CallbackCall[Appended | None]):
+    """An entry of ``fields`` for a stream of at most ``limit``; with a ``numbering``, under its aggregate's next number."""
+
+    __slots__ = ("_is_numbered",)
+
+    def __init__(
+        self,
+        routes: Routes,
+        stream: str,
+        fields: Iterable[bytes],
+        limit: int,
+        numbering: Numbering | None,
+        then: Then[Appended | None] | None,
+    ) -> None:
+        self.routes = routes
+        self.key = stream.encode()
+        self._then = then
+        self._is_numbered = numbering is not None
+        if numbering is None:
+            self.packed = APPEND.call(self.key, b"%d" % limit, *fields)
+        else:
+            times = b"%d %d" % (numbering.known_ms, numbering.kept_ms)
+            head = (numbering.numbers, b"%d" % limit, numbering.expected, times, numbering.aggregate, numbering.command)
+            self.packed = APPEND_NUMBERED.call(self.key, *head, *fields)
+
+    def read(self, reply: Reply) -> Appended | None:
+        """Where it is, or what is in its way; ``None`` where the stream is full. Raises `CacheRefused`."""
+        if isinstance(reply, ReplyError):
+            raise faults.of_append_reply(reply)
+        if reply is None:
+            return None
+        parts = str(reply, "ascii").split(" ")
+        if not self._is_numbered:
+            return Appended(parts[0], None)
+        return Appended(parts[0] if len(parts) > 1 else "", int(parts[-1]))

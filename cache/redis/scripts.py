@@ -30,73 +30,45 @@ def _read(name: str) -> bytes:
     return _INCLUDE.sub(lambda line: _read(line[1].decode()), text)
 
 
+SCRIPTS: Final[list["Script"]] = []
+"""All there are: each connection loads them when it is opened."""
+
+
 class Script:
     """A script file of the folder ``lua``, behind ``head``, called by its digest.
 
-    One with a number of ``arguments`` takes one key, and `call` packs it; any other is packed by `call_with`.
+    ``begin`` is what all calls begin with that have a number of ``arguments``, packed, since each request makes such a call.
     """
 
     def __init__(self, name: str, arguments: int = 0, head: bytes = b"", *, keys: int = 1) -> None:
         self.name = name
-        self._keys = b"%d" % keys
         self.source = head + _read(name)
         self.load = pack(b"SCRIPT", b"LOAD", self.source)
-        digest = hashlib.sha1(self.source, usedforsecurity=False).hexdigest().encode()
-        self.digest = digest
-        self._parts = arguments + 1
-        # All but the key and the arguments is the same in every call, so it is packed once.
-        self._head = b"*%d\r\n$7\r\nEVALSHA\r\n$40\r\n%b\r\n$1\r\n1\r\n" % (arguments + 4, digest)
+        self.digest = hashlib.sha1(self.source, usedforsecurity=False).hexdigest().encode()
+        self._parts = (b"EVALSHA", self.digest, b"%d" % keys)
+        self.begin = b"*%d\r\n%b" % (arguments + 4, pack_parts(*self._parts))
+        SCRIPTS.append(self)
 
     def call(self, *parts: bytes) -> bytes:
-        """The packed command that runs this script on a key, which comes first, with its arguments."""
-        if len(parts) != self._parts:
-            raise TypeError(f"{len(parts)} parts for a script that takes {self._parts}")
-        return self._head + pack_parts(*parts)
-
-    def call_ending(self, key: bytes, argument: bytes, last: bytes) -> bytes:
-        """The same with the arguments from the second on given by `pack_parts`."""
-        return b"%b$%d\r\n%b\r\n$%d\r\n%b\r\n%b" % (self._head, len(key), key, len(argument), argument, last)
-
-    def call_with(self, *parts: bytes) -> bytes:
-        """The same with any number of arguments, behind as many keys as the script takes."""
-        return pack(b"EVALSHA", self.digest, self._keys, *parts)
+        """The packed command that runs this script on as many keys as it takes, which come first, with its arguments."""
+        return pack(*self._parts, *parts)
 
 
 CLAIM: Final = Script("claim", 3)
 CLAIM_PAST_MAXMEMORY: Final = Script("claim", 3, b"#!lua flags=allow-oom\n")
 COMPLETE: Final = Script("complete", 2)
-EXTEND: Final = Script("extend", 2)
-RELEASE: Final = Script("release", 1)
-GET: Final = Script("get", 0)
-PEEK: Final = Script("peek", 0)
-RESOLVE: Final = Script("resolve", 4)
-PURGE: Final = Script("purge", 2)
+EXTEND: Final = Script("extend")
+RELEASE: Final = Script("release")
+GET: Final = Script("get")
+PEEK: Final = Script("peek")
+RESOLVE: Final = Script("resolve")
+PURGE: Final = Script("purge")
 APPEND: Final = Script("append")
 APPEND_NUMBERED: Final = Script("append_numbered", keys=2)
-MEMORY: Final = Script("memory", 0)
-OUTLAST: Final = Script("outlast", 2)
-PROLONG: Final = Script("prolong", 1)
+MEMORY: Final = Script("memory")
+OUTLAST: Final = Script("outlast")
+PROLONG: Final = Script("prolong")
 ACKNOWLEDGE: Final = Script("acknowledge", keys=3)
 CREATE_GROUP: Final = Script("create_group")
 LEAVE: Final = Script("leave")
-REDRIVE: Final = Script("redrive", keys=2)
-SCRIPTS: Final = (
-    CLAIM,
-    CLAIM_PAST_MAXMEMORY,
-    COMPLETE,
-    EXTEND,
-    RELEASE,
-    GET,
-    PEEK,
-    RESOLVE,
-    PURGE,
-    APPEND,
-    APPEND_NUMBERED,
-    MEMORY,
-    OUTLAST,
-    PROLONG,
-    ACKNOWLEDGE,
-    CREATE_GROUP,
-    LEAVE,
-    REDRIVE,
-)
+RETRY: Final = Script("retry", keys=2)

@@ -2,38 +2,37 @@
 
 A first request costs two commands, a replay one. All callers of a loop share one connection to a server
 (`oncegate.cache.redis.connection.pipe`), with a second one for large outcomes. Which server holds a key is found by
-`oncegate.cache.redis.connection.routes`. A claim whose reply was lost is handled by
+`oncegate.cache.redis.connection.topology`. A claim whose reply was lost is handled by
 `oncegate.cache.redis.connection.withdrawal`.
 """
 
 import asyncio
 import re
 from collections.abc import Awaitable, Iterable, Sequence
+from typing import Any
 
 from hiredis import ReplyError
 
 from oncegate.cache.codec import decode, encode
 from oncegate.cache.encryption import OFF_LOOP_BYTES, Encryption, given_encryption, off_loop
-from oncegate.cache.errors import CacheRefused, CacheUnavailable, CacheUnsupported, RecordUnreadable
-from oncegate.cache.record import TOKEN_BYTES, Claim, ClaimRequest, Record, State
+from oncegate.cache.errors import CacheUnavailable, CacheUnsupported, RecordUnreadable
+from oncegate.cache.record import TOKEN_BYTES, Claim, ClaimRequest, Record, State, body_bytes
 from oncegate.cache.redis.advice import advise_all
 from oncegate.cache.redis.calls import (
-    Numbered,
+    AppendCall,
+    Appended,
+    CallbackCall,
+    ClaimCall,
+    EncryptedClaimCall,
     Numbering,
-    body_bytes,
-    claim_call,
-    entry_call,
-    numbered_call,
-    outcome_call,
+    OutcomeCall,
     record_bytes,
-    send_soon,
 )
 from oncegate.cache.redis.connection import faults
-from oncegate.cache.redis.connection.pipe import Bounds, Orphan, Reply
-from oncegate.cache.redis.connection.routes import Routes, Topology
+from oncegate.cache.redis.connection.pipe import Bounds, Reply
 from oncegate.cache.redis.connection.send import ready, send
 from oncegate.cache.redis.connection.server import Session
-from oncegate.cache.redis.connection.topology import create_topology
+from oncegate.cache.redis.connection.topology import Routes, Topology, create_topology
 from oncegate.cache.redis.scripts import (
     EXTEND,
     GET,
@@ -47,7 +46,7 @@ from oncegate.cache.redis.scripts import (
     Script,
     pack,
 )
-from oncegate.cache.store import Adopt, Page, Then
+from oncegate.cache.store import Adopt, Page, Then, by_callback, start
 from oncegate.cache.transitions import Resolution, ResolveRequest, check_duration, check_resolution, resolved_record
 
 _GLOB = re.compile(rb"[*?\[\]\\^-]")
@@ -61,10 +60,11 @@ _RESOLUTIONS = {
     -3: Resolution.OTHER_ATTEMPT,
 }
 _OTHER_RECORD = -5
-_MOST_LOOKS = 3
+_MOST_TRIES = 3
 """How often a record is looked at that has become another one by the time it is to be resolved."""
 
 
+@by_callback
 class RedisCache:
     """A `Cache` in Redis. Build it with `from_url`; it connects when it is first used, and again whenever it has to.
 
@@ -81,6 +81,7 @@ class RedisCache:
         self._topology = topology
         self._timeout = timeout
         self.encryption = encryption
+        self._claim_call = ClaimCall if encryption is None else EncryptedClaimCall
         self._routes: dict[asyncio.AbstractEventLoop, Routes] = {}
 
     @classmethod
@@ -100,15 +101,11 @@ class RedisCache:
     async def claim(self, key: str, request: ClaimRequest, *, adopt: Adopt | None = None) -> Claim:
         """See `Cache.claim`. A fresh token for each call: one that was given up on is withdrawn by its token."""
         routes = self._here() or await self._open()
-        claim, packed = claim_call(
-            routes, key, request, adopt, past_maxmemory=self.past_maxmemory, encryption=self.encryption
-        )
-        reply = await self._send(routes, claim.key, packed, claim)
-        if self.encryption is None:
-            return claim.read(reply)
-        return await off_loop(record_bytes(reply), claim.read, reply)
+        call = self._claim_call(routes, key, request, adopt, None, self.encryption, self.past_maxmemory)
+        reply = await self._reply(call)
+        return await off_loop(0 if self.encryption is None else record_bytes(reply), call.read, reply)
 
-    def claim_soon(
+    def start_claim(
         self,
         key: str,
         request: ClaimRequest,
@@ -116,14 +113,14 @@ class RedisCache:
         loop: asyncio.AbstractEventLoop,
         adopt: Adopt | None,
         then: Then[Claim],
-    ) -> bool:
-        """See `PromptCache`."""
+    ) -> asyncio.Task[None] | None:
+        """See `CallbackCache`. It takes a task where a connection is to be opened."""
         routes = self._routes.get(loop)
-        if routes is None:
-            return False
-        past_maxmemory, encryption = self.past_maxmemory, self.encryption
-        call = claim_call(routes, key, request, adopt, then, past_maxmemory=past_maxmemory, encryption=encryption)
-        return send_soon(*call, self._timeout)
+        if routes is not None:
+            call = self._claim_call(routes, key, request, adopt, then, self.encryption, self.past_maxmemory)
+            if call.send(self._timeout):
+                return None
+        return start(loop, self.claim(key, request, adopt=adopt), then)
 
     async def extend(self, key: str, *, token: bytes, lease_ms: int) -> bool:
         """See `Cache.extend`."""
@@ -133,21 +130,20 @@ class RedisCache:
     async def complete(self, key: str, outcome: Record, *, ttl_ms: int) -> bool:
         """See `Cache.complete`."""
         routes = self._here() or await self._open()
-        if self.encryption is None:
-            pending, packed = outcome_call(routes, key, outcome, ttl_ms)
-        else:
-            call = (routes, key, outcome, ttl_ms, None, self.encryption)
-            pending, packed = await off_loop(body_bytes(outcome), outcome_call, *call)
-        return pending.read(await self._send(routes, pending.key, packed))
+        size = 0 if self.encryption is None else body_bytes(outcome)
+        call = await off_loop(size, OutcomeCall, routes, key, outcome, ttl_ms, None, self.encryption)
+        return call.read(await self._reply(call))
 
-    def complete_soon(
+    def start_complete(
         self, key: str, outcome: Record, *, loop: asyncio.AbstractEventLoop, ttl_ms: int, then: Then[bool]
-    ) -> bool:
-        """See `PromptCache`."""
+    ) -> None:
+        """See `CallbackCache`. It takes a task where a connection is to be opened, or much to be encrypted."""
         routes = self._routes.get(loop)
-        if routes is None or (self.encryption is not None and body_bytes(outcome) > OFF_LOOP_BYTES):
-            return False
-        return send_soon(*outcome_call(routes, key, outcome, ttl_ms, then, self.encryption), self._timeout)
+        if routes is not None and (self.encryption is None or body_bytes(outcome) <= OFF_LOOP_BYTES):
+            call = OutcomeCall(routes, key, outcome, ttl_ms, then, self.encryption)
+            if call.send(self._timeout):
+                return
+        start(loop, self.complete(key, outcome, ttl_ms=ttl_ms), then)
 
     async def release(self, key: str, *, token: bytes) -> bool:
         """See `Cache.release`."""
@@ -185,7 +181,7 @@ class RedisCache:
         """See `Cache.resolve`."""
         target = check_resolution(request.state, request.ttl_ms, request.response)
         terms = (b"%d" % request.ttl_ms, b"1" if request.force else b"0", b"%d" % request.attempt)
-        for _ in range(_MOST_LOOKS):
+        for _ in range(_MOST_TRIES):
             outcome = b""
             if target is not State.ABSENT:
                 held = await self.peek(key)
@@ -218,68 +214,45 @@ class RedisCache:
         Raises `CacheUnavailable`, after which the command may have run or not.
         """
         routes = self._here() or await self._open()
-        return await self._send(routes, key.encode(), packed)
+        return await send(routes, key.encode(), packed, routes.loop.time() + self._timeout)
 
-    async def append(self, stream: str, fields: Iterable[bytes], *, limit: int) -> str | None:
-        """Append an entry to the stream under a Redis key; its id, or ``None`` where ``limit`` entries are needed already.
+    async def append(
+        self, stream: str, fields: Iterable[bytes], *, limit: int, numbering: Numbering | None = None
+    ) -> Appended | None:
+        """Append an entry to the stream under a Redis key; ``None`` where ``limit`` entries are needed already.
 
-        ``fields`` are names and values in turn. Not of the `Cache` protocol: only Redis has streams. It goes by the way of the
-        records, so that it arrives where the record of the same command is: a connection of its own might still be to an old
-        master, which takes writes until it is demoted, and then forgets them.
+        ``fields`` are names and values in turn. With a ``numbering`` it gets its aggregate's next number, in the same step.
+        Not of the `Cache` protocol: only Redis has streams. It takes the connections of the records, so that it arrives where
+        the record of the same command is: another one might still be to an old master, which takes writes until it is demoted.
 
         Raises `CacheRefused`: nothing was appended; other `CacheUnavailable`: the entry may be there or not.
         """
-        routes = self._here() or await self._open()
-        entry, packed = entry_call(routes, stream, fields, limit)
-        return entry.read(await self._send(routes, entry.key, packed))
+        call = AppendCall(self._here() or await self._open(), stream, fields, limit, numbering, None)
+        return call.read(await self._reply(call))
 
-    def append_soon(
+    def start_append(
         self,
         stream: str,
-        fields: Iterable[bytes],
+        fields: Sequence[bytes],
         *,
         limit: int,
+        numbering: Numbering | None,
         loop: asyncio.AbstractEventLoop,
-        then: Then[str | None],
-    ) -> bool:
-        """The same by callback, as `PromptCache`'s are. ``False``: it can't, and ``then`` is never called."""
+        then: Then[Appended | None],
+    ) -> None:
+        """The same by callback, as those of `CallbackCache`."""
         routes = self._routes.get(loop)
-        return routes is not None and send_soon(*entry_call(routes, stream, fields, limit, then), self._timeout)
-
-    async def append_numbered(
-        self, stream: str, fields: Iterable[bytes], *, limit: int, numbering: Numbering
-    ) -> Numbered | None:
-        """The same as `append` for an entry that gets its aggregate's next number, in the same step."""
-        routes = self._here() or await self._open()
-        entry, packed = numbered_call(routes, stream, fields, limit, numbering)
-        return entry.read(await self._send(routes, entry.key, packed))
-
-    def append_numbered_soon(
-        self,
-        stream: str,
-        fields: Iterable[bytes],
-        *,
-        limit: int,
-        numbering: Numbering,
-        loop: asyncio.AbstractEventLoop,
-        then: Then[Numbered | None],
-    ) -> bool:
-        """The same by callback, as `append_soon` is of `append`."""
-        routes = self._routes.get(loop)
-        if routes is None:
-            return False
-        return send_soon(*numbered_call(routes, stream, fields, limit, numbering, then), self._timeout)
+        if routes is None or not AppendCall(routes, stream, fields, limit, numbering, then).send(self._timeout):
+            start(loop, self.append(stream, fields, limit=limit, numbering=numbering), then)
 
     async def memory(self, stream: str) -> tuple[int, int, int]:
         """Bytes used where the stream under a Redis key is, bytes that may be (0: no limit), and the stream's entries.
 
         Raises `CacheUnavailable`.
         """
-        address = stream.encode()
-        routes = self._here() or await self._open()
-        reply = await self._send(routes, address, MEMORY.call(address))
+        reply = await self.command(stream, MEMORY.call(stream.encode()))
         if isinstance(reply, ReplyError):
-            raise CacheRefused(str(faults.of_reply(reply)))
+            raise faults.of_stream_reply(reply)
         used, most, entries = reply
         return used, most, entries
 
@@ -356,15 +329,13 @@ class RedisCache:
 
     async def _run(self, script: Script, key: str, *arguments: bytes) -> Reply:
         """A script's reply. Raises the error that an error reply stands for."""
-        address = key.encode()
-        routes = self._here() or await self._open()
-        reply = await self._send(routes, address, script.call(address, *arguments))
+        reply = await self.command(key, script.call(key.encode(), *arguments))
         if isinstance(reply, ReplyError):
             raise faults.of_reply(reply)
         return reply
 
-    def _send(self, routes: Routes, key: bytes, packed: bytes, orphan: Orphan | None = None) -> Awaitable[Reply]:
-        return send(routes, key, packed, routes.loop.time() + self._timeout, orphan)
+    def _reply(self, call: CallbackCall[Any]) -> Awaitable[Reply]:
+        return send(call.routes, call.key, call.packed, call.routes.loop.time() + self._timeout, call)
 
 
 async def _sessions(routes: Routes, deadline: float) -> list[Session]:

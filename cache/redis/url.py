@@ -1,4 +1,4 @@
-"""Parses cache URLs that name several servers, without redis-py and without connecting.
+"""Reads a cache URL's scheme, and parses those that name several servers, without redis-py and without connecting.
 
 ``redis+sentinel://[user:password@]host[:port][,host[:port]...]/service[/db][?options]``: the hosts are Sentinels, user
 and password are Redis's own; Sentinel's are the options ``sentinel_username`` and ``sentinel_password``.
@@ -21,7 +21,7 @@ Server = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class ServersUrl:
     """The parts of such a URL. ``base`` is the plain Redis URL that holds for each server, but for host and port.
 
     ``service`` is empty for a cluster. ``login`` are Sentinel's own user and password, where given, by redis-py's names.
@@ -33,10 +33,16 @@ class Address:
     login: dict[str, str] = field(repr=False)
 
 
-def parse_address(url: str) -> Address:
+def scheme_of(url: str) -> str:
+    """The scheme of ``url`` in lower case (RFC 3986 section 3.1: it has no case); empty where there is none."""
+    scheme, there, _ = url.partition("://")
+    return scheme.lower() if there else ""
+
+
+def parse_servers_url(url: str) -> ServersUrl:
     """Take ``url`` apart. Raises ``ValueError`` with one line that repeats no part of it but the scheme."""
-    scheme, _, rest = url.partition("://")
-    rest, _, query = rest.partition("?")
+    scheme = scheme_of(url)
+    rest, _, query = url.partition("://")[2].partition("?")
     authority, _, path = rest.partition("/")
     userinfo, at, hosts = authority.rpartition("@")
     sentinel = scheme in SENTINEL_SCHEMES
@@ -50,7 +56,7 @@ def parse_address(url: str) -> Address:
         else:
             options.append((name, value))
     base = f"{scheme.partition('+')[0]}://{userinfo}{at}localhost/{database}?{urlencode(options)}"
-    return Address(servers, service, base, login)
+    return ServersUrl(servers, service, base, login)
 
 
 def _server(text: str, default: int, scheme: str) -> Server:

@@ -6,33 +6,46 @@ open), or a `Verdict` on the record of another attempt.
 # Compiled: docs/decisions/0012-compiled.md
 
 import asyncio
+import os
+import socket
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
-from os import urandom
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from time import monotonic, time
-from typing import Any, Final
+from typing import Final
 
 from oncegate.cache.backoff import Backoff
 from oncegate.cache.errors import CacheFull, CacheUnavailable
-from oncegate.cache.record import TOKEN_BYTES, Claim, ClaimRequest, Record, State, Trace
-from oncegate.cache.store import Cache
+from oncegate.cache.record import TOKEN_BYTES, Claim, ClaimRequest, Record, State, Trace, takes_over
+from oncegate.cache.store import Cache, set_reply, start
 from oncegate.cache.transitions import submit_again
 from oncegate.middleware.admission.attempt import Attempt
 from oncegate.middleware.admission.callers import CallerLimits
-from oncegate.middleware.admission.gate import Decision, decide
-from oncegate.middleware.admission.identity import gateway_id
+from oncegate.middleware.admission.gate import GateDecision, decide
 from oncegate.middleware.admission.in_flight import InFlight
 from oncegate.middleware.admission.observe import Watch
-from oncegate.middleware.rules.errors import Overloaded, TooManyKeys
+from oncegate.middleware.rules.errors import MOST_TURNS, Overloaded, TooManyKeys, overtaken
 from oncegate.middleware.rules.policy import Policy
 
 _POLLS: Final = Backoff(0.025, 1.25, least=0.6, factor=1.5)
-_MISMATCH: Final = Decision.MISMATCH  # members of an enumeration take long to look up
-_MOST_TURNS: Final = 3
-"""How often a claim is made anew that has met another one under the other secret."""
+_MISMATCH: Final = GateDecision.MISMATCH  # members of an enumeration take long to look up
+_MOST_OF_HOST: Final = 32
 _SHARED: Final = (State.SUCCEEDED, State.FAILED)
 """The outcomes that a waiter gets of the attempt that it waited for; of an unknown one the policy decides, by a claim."""
+
+
+@lru_cache(maxsize=64)
+def gateway_id(name: str = "") -> str:
+    """This process's name in the records that it makes: ``name``, or else the host's, and the process id: ``host/pid``.
+
+    Of a long host name its end, which is where orchestrators put what differs.
+    """
+    return f"{(name or socket.gethostname())[-_MOST_OF_HOST:]}/{os.getpid()}"
+
+
+# A forked worker is another gateway. Reading the process id for each claim would be a system call each.
+if hasattr(os, "register_at_fork"):  # Windows has none, and never forks
+    os.register_at_fork(after_in_child=gateway_id.cache_clear)
 
 
 class Address:
@@ -60,6 +73,7 @@ class AdmissionRequest:
         "attempt",
         "claim",
         "fingerprint",
+        "first_key",
         "has_slot",
         "is_at_other",
         "key",
@@ -89,6 +103,8 @@ class AdmissionRequest:
         method: str = "",
     ) -> None:
         self.key = key
+        self.first_key = key
+        """The look-up key by the first secret, by which its caller is known here, wherever the record is."""
         self.method = method
         self.fingerprint = fingerprint
         self.policy = policy
@@ -103,15 +119,10 @@ class AdmissionRequest:
         self.attempt: Attempt | None = None
         self.has_slot = False
         self.task: asyncio.Task[None] | None = None
-        """Has the answer, where the cache gives it to coroutines only."""
+        """Has the answer, where that takes a coroutine."""
 
-    @property
-    def first_key(self) -> str:
-        """The look-up key by the first secret, by which its caller is known here, wherever the record is."""
-        return self.key if self.other is None or not self.is_at_other else self.other.key
-
-    def exchange(self) -> None:
-        """Go by the other address from now on, where there is one."""
+    def go_by_other(self) -> None:
+        """Exchange the two addresses, where there are two."""
         other = self.other
         if other is not None:
             self.other = Address(self.key, self.fingerprint, self.whole)
@@ -126,12 +137,12 @@ class Verdict:
     ``mismatch``: the payload differs from the record's, and the policy is to warn only.
     """
 
-    decision: Decision
+    decision: GateDecision
     record: Record
     remaining_ms: int
     mismatch: bool
 
-    def __init__(self, decision: Decision, record: Record, remaining_ms: int, mismatch: bool = False) -> None:
+    def __init__(self, decision: GateDecision, record: Record, remaining_ms: int, mismatch: bool = False) -> None:
         self.decision = decision
         self.record = record
         self.remaining_ms = remaining_ms
@@ -145,7 +156,6 @@ class Admissions:
         self, cache: Cache, *, max_in_flight: int, watch: Watch | None = None, callers: CallerLimits | None = None
     ) -> None:
         self.in_flight = InFlight(cache, max_in_flight, watch, callers)
-        self._cache = cache
 
     async def admit(self, request: AdmissionRequest) -> Attempt | Verdict:
         """Decide about one request, for coroutines.
@@ -163,7 +173,8 @@ class Admissions:
     async def _claimed(self, request: AdmissionRequest) -> Attempt | Verdict:
         loop = asyncio.get_running_loop()
         reply: asyncio.Future[Claim | Exception] = loop.create_future()
-        self.claim(request, loop, partial(_set, reply))
+        self.enter(request)
+        self.claim(request, loop, partial(set_reply, reply))
         try:
             answer = await reply
         except BaseException as error:  # a closed loop ends it without a cancellation
@@ -173,7 +184,7 @@ class Admissions:
 
     async def wait(self, request: AdmissionRequest, found: Verdict) -> Verdict | None:
         """Wait for the attempt that is in the way, if ``request`` is to: the verdict, or ``None``: send the claim once more."""
-        if found.decision is not Decision.IN_FLIGHT or request.wait <= 0:
+        if found.decision is not GateDecision.IN_FLIGHT or request.wait <= 0:
             return found
         ended = await self._outcome_of(found.record, request.key, request.until)
         if ended is None:
@@ -189,47 +200,57 @@ class Admissions:
         mismatch = decision is not _MISMATCH and record.fingerprint != ours
         return Verdict(decision, record, found.remaining_ms, mismatch)
 
-    def is_full(self, key: str) -> bool:
-        """Whether no slot is left, or none for the caller of the look-up key ``key``."""
-        in_flight = self.in_flight
-        if in_flight.slots >= in_flight.max_in_flight:
-            return True
-        return in_flight.callers is not None and in_flight.callers.wait(key) > 0
+    def enter(self, request: AdmissionRequest) -> bool:
+        """Take a slot for ``request``, if one is left; in either case `claim` comes next, at once."""
+        request.has_slot = has_slot = self.in_flight.enter(request.first_key)
+        return has_slot
 
     def claim(
         self, request: AdmissionRequest, loop: asyncio.AbstractEventLoop, then: Callable[[Claim | Exception], None]
     ) -> None:
-        """Claim the record. ``then`` is called once, perhaps before this returns, with what `admitted` makes sense of; never
-        if `give_up` is called before. With every slot taken, the record is only read: some answers need no attempt.
+        """Claim the record, after `enter`. ``then`` is called once, perhaps before this returns, with what `admitted` makes sense
+        of: to be ignored after a `give_up`. Without a slot, the record is only read: some answers need no attempt.
         """
         in_flight, policy = self.in_flight, request.policy
-        callers = in_flight.callers
-        if in_flight.slots >= in_flight.max_in_flight or (callers is not None and callers.wait(request.first_key) > 0):
-            request.has_slot = False
-            request.task = in_flight.in_background(self._deliver(request, then))
+        if not request.has_slot:
+            request.task = start(loop, self._read(request), then)
             return
-        in_flight.slots += 1
-        if callers is not None:
-            callers.take(request.first_key)
-        request.has_slot = True
         request.sent = monotonic()
-        request.claim = claim = _claim_of(request)
+        route = policy.route if request.method else ""
+        request.claim = claim = ClaimRequest(
+            os.urandom(TOKEN_BYTES),
+            request.fingerprint,
+            policy.lease_ms,
+            policy.retention_ms,
+            policy.takeover,
+            Trace(gateway_id(policy.process), int(time() * 1000), None, "", request.method, route),
+            request.submission,
+        )
+        adopt = None
         if policy.fails_open:  # a claim that is won late must find it
-            request.attempt = self._attempt(request)
-        cache = in_flight.prompt if request.other is None else None
-        adopt = request.attempt.adopt if request.attempt is not None else None
-        answered = partial(self._or_again, request, claim, then) if request.submission else then
-        if cache is None or not cache.claim_soon(request.key, claim, loop=loop, adopt=adopt, then=answered):
-            request.task = in_flight.in_background(self._deliver(request, then))
+            request.attempt = attempt = self._attempt(request)
+            adopt = attempt.adopt
+        if request.other is not None:
+            request.task = start(loop, self._claim_at_either(request), then)
+            return
+        answered = partial(self._or_again, request, loop, then) if request.submission else then
+        request.task = in_flight.callbacks.start_claim(request.key, claim, loop=loop, adopt=adopt, then=answered)
 
     def _or_again(
-        self, request: AdmissionRequest, claim: ClaimRequest, then: Callable[[Claim | Exception], None], answer: Any
+        self,
+        request: AdmissionRequest,
+        loop: asyncio.AbstractEventLoop,
+        then: Callable[[Claim | Exception], None],
+        answer: Claim | Exception,
     ) -> None:
         """The answer to a submission's claim, which may have to be sent once more, unless its caller has left."""
-        if request.has_slot and isinstance(answer, Claim) and submit_again(claim, answer) is not None:
-            request.task = self.in_flight.in_background(self._deliver(request, then))
-        else:
+        again = submit_again(request.claim, answer) if isinstance(answer, Claim) and request.has_slot else None
+        if again is None:
             then(answer)
+        else:
+            adopt = request.attempt.adopt if request.attempt is not None else None
+            callbacks = self.in_flight.callbacks
+            request.task = callbacks.start_claim(request.key, again, loop=loop, adopt=adopt, then=then)
 
     def admitted(self, request: AdmissionRequest, answer: object) -> Attempt | Verdict:
         """What the answer to `claim` means for the request. Raises what `admit` raises."""
@@ -251,11 +272,9 @@ class Admissions:
                 and not isinstance(answer, CacheFull)
             ):
                 return request.attempt
-            in_flight.slots -= 1
-            callers = in_flight.callers
-            if callers is not None:
-                callers.give_back(request.first_key)
-                callers.not_new(request.first_key)
+            in_flight.leave(request.first_key)
+            if in_flight.callers is not None:
+                in_flight.callers.not_new(request.first_key)
             request.attempt = None
         if isinstance(answer, Claim):
             return self._judge(request, answer)
@@ -276,30 +295,15 @@ class Admissions:
 
     def _attempt(self, request: AdmissionRequest) -> Attempt:
         attempt = Attempt(self.in_flight, request.key, request.claim, request.policy, request.sent)
-        if request.is_at_other:
-            attempt.first_key = request.first_key
+        attempt.first_key = request.first_key
         return attempt
-
-    async def _deliver(self, request: AdmissionRequest, then: Callable[[Claim | Exception], None]) -> None:
-        """Call ``then`` with the answer, or with the error in its place, where the cache gives it to coroutines only."""
-        answer: Claim | Exception
-        try:
-            if not request.has_slot:
-                answer = await self._read(request)
-            elif request.other is None:
-                answer = await self._claim(request)
-            else:
-                answer = await self._claim_at_either(request)
-        except Exception as error:  # noqa: BLE001 - raised to who waits
-            answer = error
-        then(answer)
 
     async def _claim(self, request: AdmissionRequest) -> Claim:
         claim = request.claim
         adopt = request.attempt.adopt if request.attempt is not None else None
-        found = await self._cache.claim(request.key, claim, adopt=adopt)
+        found = await self.in_flight.cache.claim(request.key, claim, adopt=adopt)
         again = submit_again(claim, found)
-        return found if again is None else await self._cache.claim(request.key, again, adopt=adopt)
+        return found if again is None else await self.in_flight.cache.claim(request.key, again, adopt=adopt)
 
     async def _claim_at_either(self, request: AdmissionRequest) -> Claim:
         """A claim while two secrets are in use: where the record is, and by the first secret where there is none.
@@ -308,12 +312,12 @@ class Admissions:
         are made at once, by gateways that differ in which secret comes first, the later one sees the earlier one, and is
         given back. Both may be; neither is executed then.
         """
-        for _ in range(_MOST_TURNS):
+        for _ in range(MOST_TURNS):
             if request.is_at_other:  # the first secret's comes first each time
-                request.exchange()
+                request.go_by_other()
             if await self._beside(request) is not None:
-                request.exchange()
-            request.claim = _claim_of(request)
+                request.go_by_other()
+            request.claim = replace(request.claim, token=os.urandom(TOKEN_BYTES), fingerprint=request.fingerprint)
             if request.attempt is not None:
                 request.attempt = self._attempt(request)
             found = await self._claim(request)
@@ -323,24 +327,24 @@ class Admissions:
                 beside = await self._beside(request)
                 if beside is None:
                     return found
-                await self._cache.release(request.key, token=request.claim.token)
+                await self.in_flight.cache.release(request.key, token=request.claim.token)
             except Exception:
                 self.in_flight.withdraw(self._attempt(request))
                 raise
-            request.exchange()
+            request.go_by_other()
             if not _may_take_over(request, beside):
                 return beside
-        raise Overloaded("The request was overtaken again and again before it could begin: try again later.")
+        raise overtaken("request")
 
     async def _beside(self, request: AdmissionRequest) -> Claim | None:
-        return None if request.other is None else await self._cache.get(request.other.key)
+        return None if request.other is None else await self.in_flight.cache.get(request.other.key)
 
     async def _read(self, request: AdmissionRequest) -> Claim:
         """The record, which is in the way. Raises `Overloaded` or `TooManyKeys` where it isn't."""
-        found = await self.in_flight.timed("get", self._cache.get(request.key))
+        found = await self.in_flight.timed("get", self.in_flight.cache.get(request.key))
         if found is None and request.other is not None:
-            request.exchange()
-            found = await self.in_flight.timed("get", self._cache.get(request.key))
+            request.go_by_other()
+            found = await self.in_flight.timed("get", self.in_flight.cache.get(request.key))
         if found is None or _may_take_over(request, found):
             callers = self.in_flight.callers
             if callers is not None and (seconds := callers.wait(request.first_key)) > 0:
@@ -357,7 +361,7 @@ class Admissions:
                 return await _outcome(attempt, left)
             polls += 1
             await asyncio.sleep(min(left, _POLLS.pause(polls)))
-            found = await self.in_flight.timed("get", self._cache.get(key))
+            found = await self.in_flight.timed("get", self.in_flight.cache.get(key))
             if found is None or found.record.state is not State.IN_FLIGHT or found.record.token != awaited.token:
                 return found
         return None
@@ -374,23 +378,4 @@ async def _outcome(attempt: Attempt, timeout: float) -> Claim | None:
 
 
 def _may_take_over(request: AdmissionRequest, found: Claim) -> bool:
-    return found.record.state in request.policy.takeover and found.record.fingerprint == request.fingerprint
-
-
-def _set(reply: "asyncio.Future[Claim | Exception]", answer: Claim | Exception) -> None:
-    if not reply.done():
-        reply.set_result(answer)
-
-
-def _claim_of(request: AdmissionRequest) -> ClaimRequest:
-    policy = request.policy
-    route = policy.route if request.method else ""
-    return ClaimRequest(
-        urandom(TOKEN_BYTES),
-        request.fingerprint,
-        policy.lease_ms,
-        policy.retention_ms,
-        policy.takeover,
-        Trace(gateway_id(policy.process), int(time() * 1000), None, "", request.method, route),
-        request.submission,
-    )
+    return takes_over(found.record, request.policy.takeover, request.fingerprint, submission=request.submission)

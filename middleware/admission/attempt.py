@@ -9,19 +9,80 @@ because a known outcome must not become an unknown one only because the cache wa
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from time import monotonic
+from typing import Any, TypeVar
 
 from oncegate.cache.errors import CacheError
 from oncegate.cache.record import Claim, ClaimRequest, Record, State, StoredResponse
-from oncegate.middleware.admission.deadlines import Deadlines
-from oncegate.middleware.admission.runtime import Runtime
+from oncegate.cache.store import Cache, callbacks, start
+from oncegate.middleware.admission.deadlines import Deadlines, LoopDeadlines
+from oncegate.middleware.admission.observe import NOBODY, WATCH_FAILED, Watch
 from oncegate.middleware.outcome.errors import NotProcessed
 from oncegate.middleware.rules.key import record_id
 from oncegate.middleware.rules.policy import Policy
 
 log = logging.getLogger("oncegate.attempt")
+
+Result = TypeVar("Result")
+
+
+def notify(event: Callable[..., None], *what: object) -> None:
+    """Call one of a watch's methods. Its error is only logged: it must not decide about a payment."""
+    try:
+        event(*what)
+    except Exception:
+        log.exception(WATCH_FAILED)
+
+
+class Runtime:
+    """What attempts use of their process: cache, time limits, background tasks, a `Watch`. It is an `InFlight` (in_flight.py)."""
+
+    def __init__(self, cache: Cache, watch: Watch) -> None:
+        self.cache = cache
+        self.callbacks = callbacks(cache)
+        self.watch = watch
+        self.is_watched = watch is not NOBODY
+        """Whether anybody is to be notified: else each request is spared the calls."""
+        self.limits = LoopDeadlines()
+        self._background: set[asyncio.Task[None]] = set()
+
+    def end(self, attempt: "Attempt") -> None:
+        """See `InFlight`."""
+        raise NotImplementedError
+
+    def keep_trying(self, attempt: "Attempt") -> None:
+        """See `InFlight`."""
+        raise NotImplementedError
+
+    def answered(self, operation: str, answer: object, sent: float) -> None:
+        """Notify ``watch`` of the cache's answer, perhaps an error, to what was sent at ``sent``."""
+        try:
+            if isinstance(answer, Exception):
+                self.watch.cache_failed(operation, monotonic() - sent)
+            else:
+                self.watch.cache_answered(operation, monotonic() - sent)
+        except Exception:
+            log.exception(WATCH_FAILED)
+
+    async def timed(self, operation: str, call: Awaitable[Result]) -> Result:
+        """Await a call of the cache, and notify ``watch`` of the answer."""
+        sent = monotonic()
+        try:
+            answer = await call
+        except CacheError as error:
+            self.answered(operation, error, sent)
+            raise
+        self.answered(operation, answer, sent)
+        return answer
+
+    def in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run ``work``, which must not raise, for as long as the process lives."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        return task
 
 
 class LeaseLost(NotProcessed):
@@ -42,7 +103,6 @@ class Attempt:
     """
 
     __slots__ = (
-        "_cache",
         "_deadline",
         "_ended",
         "_limit",
@@ -54,7 +114,6 @@ class Attempt:
         "_then",
         "_timer",
         "claim",
-        "fingerprint",
         "first_key",
         "has_slot",
         "held_since",
@@ -70,34 +129,22 @@ class Attempt:
         "recording",
         "refused",
         "settled",
-        "submission",
         "task",
-        "token",
         "visible",
     )
 
     def __init__(
-        self,
-        runtime: Runtime,
-        key: str,
-        claim: ClaimRequest,
-        policy: Policy,
-        held_since: float = 0.0,
+        self, runtime: Runtime, key: str, claim: ClaimRequest, policy: Policy, held_since: float = 0.0
     ) -> None:
         self.key = key
         self.claim = claim
         """What it is claimed with, and its outcome is made of."""
-        self.token = claim.token
-        self.fingerprint = claim.fingerprint
         self.policy = policy
         self.origin = ""
         """What stands behind the record's id in logs: the ids of a consumer's message."""
-        self.submission = claim.submission
-        """Its success says that a command was accepted to be processed later."""
         self.held_since = held_since or monotonic()
         """From when on its lease counts: since before the claim was sent, so never longer than the cache counts it."""
         self.number = 0
-        """The record's, once the claim is won."""
         self.settled = False
         self.visible = False
         self.overdue = False
@@ -119,7 +166,6 @@ class Attempt:
         self.lasts = False
         """It takes longer than most, and the watch was notified."""
         self._runtime = runtime
-        self._cache = runtime.cache
         self._started = self.held_since
         self._deadline = 0.0
         self._lost = False
@@ -168,22 +214,20 @@ class Attempt:
         if self.is_certain:
             return
         try:
-            if not await self._extend():
+            if not await self._keeps_lease():
                 raise LeaseLost("the attempt was taken over before it began")
         except CacheError as error:
             if self.policy.settings.on_cache_down == "fail_closed":
                 raise Unconfirmed(str(error)) from error
 
-    def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """The command is executed from now on."""
+    def start(self, loop: asyncio.AbstractEventLoop, lasts: Callable[[], None] | None) -> None:
+        """The command is executed from now on. ``lasts`` is called after ``Policy.soon``, unless it is settled before."""
         self.loop = loop
         self._started = monotonic()
         self._deadline = self._started + self.policy.attempt_timeout
-
-    def limit(self, limits: Deadlines, lasts: Callable[[], None]) -> None:
-        """Have ``lasts`` called when ``limits`` say so, unless it is settled before."""
-        self._limits = limits
-        self._limit = limits.set(lasts)
+        if lasts is not None:
+            self._limits = self._runtime.limits.on(loop, self.policy.soon)
+            self._limit = self._limits.set(lasts)
 
     def keep(self, task: "asyncio.Future[None]") -> None:
         """``task`` executes the attempt: renew the lease from now on, and cancel the task after ``attempt_timeout``."""
@@ -213,7 +257,7 @@ class Attempt:
     def _note(self) -> None:
         if self.number and not self.lasts:
             self.lasts = True
-            self._runtime.notify(self._runtime.watch.outcome_pending, self.record)
+            notify(self._runtime.watch.outcome_pending, self.record)
 
     def _schedule(self) -> None:
         self._unschedule()
@@ -243,19 +287,19 @@ class Attempt:
 
     async def _renew(self) -> None:
         try:
-            self._lost = not await self._extend()
+            self._lost = not await self._keeps_lease()
         except CacheError as error:
             log.warning("record %s: the lease could not be renewed: %s", self.named, error)
         if self.settled:
             return
         if self._lost:
             log.warning("record %s: attempt %d lost its lease and runs on", self.named, self.number)
-            self._runtime.notify(self._runtime.watch.lease_lost, self.policy.route)
+            notify(self._runtime.watch.lease_lost, self.policy.route)
         self._schedule()
 
-    async def _extend(self) -> bool:
+    async def _keeps_lease(self) -> bool:
         sent = monotonic()
-        extended = self._cache.extend(self.key, token=self.token, lease_ms=self.policy.lease_ms)
+        extended = self._runtime.cache.extend(self.key, token=self.claim.token, lease_ms=self.policy.lease_ms)
         ours: object = await self._runtime.timed("extend", extended)  # a cache of one's own may say 1
         if ours:
             self.held_since = sent
@@ -273,10 +317,8 @@ class Attempt:
     ) -> None:
         """The outcome is known: complete the record as ``state``, or release it (``None``). Later calls record nothing.
 
-        ``note`` is one line for operators about what happened, where no response says it.
-
-        ``then`` is called, and `ended` returns, when the cache has answered or its time-out is over; in the latter case
-        recording goes on in the background.
+        ``note`` is one line for operators about what happened, where no response says it. ``then`` is called, and `ended`
+        returns, when the cache has answered or its time-out is over; in the latter case recording goes on in the background.
         """
         if self.settled:
             if then is not None:
@@ -288,49 +330,33 @@ class Attempt:
         if state is not None:
             self.outcome = self.claim.outcome(state, max(self.number, 1), response, round(seconds * 1000), note)
         if self._runtime.is_watched:
-            self._runtime.decided(self.policy.route, state, seconds)
+            notify(self._runtime.watch.attempt_settled, self.policy.route, state, seconds)
         if self.number:
-            self._write()
+            self._write(self.loop or asyncio.get_running_loop())
         else:
             self._show()
 
-    def _write(self) -> None:
-        outcome, cache, loop = self.outcome, self._runtime.prompt, self.loop
-        if outcome is not None and cache is not None and loop is not None:
+    def _write(self, loop: asyncio.AbstractEventLoop) -> None:
+        outcome = self.outcome
+        if outcome is None:
+            start(loop, self._runtime.cache.release(self.key, token=self.claim.token), self._written)
+        else:
             ttl_ms = self.policy.ttl_ms[outcome.state]
-            if cache.complete_soon(self.key, outcome, loop=loop, ttl_ms=ttl_ms, then=self._completed):
-                return
-        self._runtime.in_background(self._write_by_coroutine())
+            self._runtime.callbacks.start_complete(self.key, outcome, loop=loop, ttl_ms=ttl_ms, then=self._written)
 
-    def _completed(self, answer: object) -> None:
+    def _written(self, answer: object) -> None:
         if self._runtime.is_watched:
-            self._runtime.answered("complete", answer, self._sent)
-        if isinstance(answer, Exception):
-            self._put_off(answer)
-        elif not answer:
+            self._runtime.answered("release" if self.outcome is None else "complete", answer, self._sent)
+        if isinstance(answer, Exception):  # a cache of one's own may raise anything: it is tried again
+            log.warning("record %s: the outcome is not recorded yet: %s", self.named, answer)
+            self._runtime.keep_trying(self)
+        elif not answer and self.outcome is not None:
             self._refuse()
         self._show()
-
-    async def _write_by_coroutine(self) -> None:
-        answered = False
-        try:
-            await self.write_outcome()
-            answered = True
-        except Exception as error:  # noqa: BLE001 - a cache of one's own may raise anything: it is tried again
-            answered = True
-            self._put_off(error)
-        finally:  # after a cancellation too: the write is idempotent, and an outcome is not dropped
-            if not answered:
-                self._runtime.keep_trying(self)
-            self._show()
 
     async def _once_ended(self, then: Callable[[], None]) -> None:
         await self.ended()
         then()
-
-    def _put_off(self, error: Exception) -> None:
-        log.warning("record %s: the outcome is not recorded yet: %s", self.named, error)
-        self._runtime.keep_trying(self)
 
     def _show(self) -> None:
         """The outcome may be seen from now on."""
@@ -347,9 +373,9 @@ class Attempt:
         """One try at recording the outcome. Raises `CacheError`; a refusal is final and only logged."""
         outcome = self.outcome
         if outcome is None:
-            await self._runtime.timed("release", self._cache.release(self.key, token=self.token))
+            await self._runtime.timed("release", self._runtime.cache.release(self.key, token=self.claim.token))
             return
-        completed = self._cache.complete(self.key, outcome, ttl_ms=self.policy.ttl_ms[outcome.state])
+        completed = self._runtime.cache.complete(self.key, outcome, ttl_ms=self.policy.ttl_ms[outcome.state])
         recorded: object = await self._runtime.timed("complete", completed)
         if not recorded:
             self._refuse()
@@ -361,7 +387,7 @@ class Attempt:
         # No later request can learn of it, so waiters don't either: they go by the record.
         self.outcome = None
         self.refused = True
-        self._runtime.notify(self._runtime.watch.outcome_refused, self.policy.route)
+        notify(self._runtime.watch.outcome_refused, self.policy.route)
 
     async def ended(self) -> None:
         """Return once the outcome is ``visible``. For waiters in the attempt's own event loop."""

@@ -9,6 +9,7 @@ has read something since it was checked last is spared as long as there are othe
 import logging
 from typing import Final, Protocol
 
+from oncegate.middleware.admission.attempt import notify
 from oncegate.middleware.admission.observe import Watch
 from oncegate.middleware.rules.errors import Overloaded
 
@@ -37,18 +38,12 @@ class Buffered:
         if self.bytes + size > self.limit:
             raise Overloaded("Too much waits to be admitted: try again later.")
         self.bytes += size
-        self._count(size)
+        notify(self._watch.bodies_waiting, size)
 
     def give_back(self, size: int) -> None:
         """Hold them no longer."""
         self.bytes -= size
-        self._count(-size)
-
-    def _count(self, change: int) -> None:
-        try:
-            self._watch.bodies_waiting(change)
-        except Exception:  # a user's watch must not decide about a payment
-            log.exception("the watch failed")
+        notify(self._watch.bodies_waiting, -size)
 
 
 class Reader(Protocol):
@@ -92,15 +87,9 @@ class Unread:
     def _drop(self, reader: Reader) -> None:
         log.info("a client was dropped that took too little of its response: max_unread is reached")
         self.release(reader)
-        try:
-            self._watch.reader_dropped()
-        except Exception:  # a user's watch must not decide about a payment
-            log.exception("the watch failed")
+        notify(self._watch.reader_dropped)
         reader.drop()
 
     def _count(self, change: int) -> None:
         self.bytes += change
-        try:
-            self._watch.responses_waiting(change)
-        except Exception:  # see above
-            log.exception("the watch failed")
+        notify(self._watch.responses_waiting, change)

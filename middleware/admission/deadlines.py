@@ -1,11 +1,50 @@
-"""Cheap time limits, for many waits of one length: almost none of them is ever reached."""
+"""Cheap time limits, of which almost none is ever reached: one that is moved, and many waits of one length on one timer."""
 # Compiled: docs/decisions/0012-compiled.md
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable
 
 log = logging.getLogger("oncegate.attempt")
+
+
+class Deadline:
+    """``then`` is called once ``at`` has been reached, on the loop's clock. It may be moved at any time, `math.inf` for never.
+
+    Moving it later costs nothing: the timer that fires too early is set anew.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, then: Callable[[], None]) -> None:
+        self.at = math.inf
+        self._loop = loop
+        self._then: Callable[[], None] | None = then
+        self._timer: asyncio.TimerHandle | None = None
+        self._fires_at = math.inf
+
+    def within(self, seconds: float) -> None:
+        """Move it to so long from now."""
+        self.at = self._loop.time() + seconds
+        if self.at < self._fires_at:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._fires_at = self.at
+            self._timer = self._loop.call_at(self.at, self._on_timer)
+
+    def close(self) -> None:
+        """Never call ``then`` again, and drop the reference to it."""
+        self._then = None
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _on_timer(self) -> None:
+        """The timer fired: at the deadline, or at one that has been moved since."""
+        self._timer, self._fires_at = None, math.inf
+        if self.at > self._loop.time():
+            if self.at < math.inf:
+                self.within(self.at - self._loop.time())
+        elif self._then is not None:
+            self._then()
 
 
 class Deadlines:
@@ -28,14 +67,14 @@ class Deadlines:
         self._set[self._last] = moment, overdue
         if not self._is_timed:
             self._is_timed = True
-            self.loop.call_at(moment, self._look)
+            self.loop.call_at(moment, self._on_timer)
         return self._last
 
     def drop(self, number: int) -> None:
         """Forget a limit; one that was reached or dropped already, too."""
         self._set.pop(number, None)
 
-    def _look(self) -> None:
+    def _on_timer(self) -> None:
         self._is_timed = False
         now = self.loop.time()
         while self._set:
@@ -43,7 +82,7 @@ class Deadlines:
             moment, overdue = self._set[number]
             if moment > now:
                 self._is_timed = True
-                self.loop.call_at(moment, self._look)
+                self.loop.call_at(moment, self._on_timer)
                 return
             del self._set[number]
             try:

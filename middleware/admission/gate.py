@@ -8,7 +8,7 @@ from oncegate.cache.record import Record, State
 from oncegate.middleware.rules.key import same_operation
 
 
-class Decision(enum.StrEnum):
+class GateDecision(enum.StrEnum):
     """The gate's decision on a request."""
 
     RUN = "first"
@@ -31,10 +31,10 @@ class Decision(enum.StrEnum):
 _IN_FLIGHT: Final = State.IN_FLIGHT
 _SUCCEEDED: Final = State.SUCCEEDED
 _UNKNOWN: Final = State.UNKNOWN
-_REPLAY: Final = Decision.REPLAY
+_REPLAY: Final = GateDecision.REPLAY
 
 
-def decide(record: Record, fingerprint: bytes, *, warn_on_mismatch: bool, raise_on_duplicate: bool) -> Decision:
+def decide(record: Record, fingerprint: bytes, *, warn_on_mismatch: bool, raise_on_duplicate: bool) -> GateDecision:
     """The decision by a ``record`` that the claim did not win.
 
     A mismatch guards every state; only a succeeded record may be replayed for another payload, only where the policy is to
@@ -44,11 +44,11 @@ def decide(record: Record, fingerprint: bytes, *, warn_on_mismatch: bool, raise_
     if record.fingerprint != fingerprint:
         forgiven = warn_on_mismatch and state is _SUCCEEDED and same_operation(record.fingerprint, fingerprint)
         if not forgiven:
-            return Decision.MISMATCH
+            return GateDecision.MISMATCH
     if state is _IN_FLIGHT:
-        return Decision.IN_FLIGHT
+        return GateDecision.IN_FLIGHT
     if state is _UNKNOWN:
-        return Decision.REFUSE
+        return GateDecision.REFUSE
     if record.response is None or record.response.body is None:
-        return Decision.DUPLICATE
-    return Decision.DUPLICATE if raise_on_duplicate and state is _SUCCEEDED else _REPLAY
+        return GateDecision.DUPLICATE
+    return GateDecision.DUPLICATE if raise_on_duplicate and state is _SUCCEEDED else _REPLAY

@@ -3,26 +3,22 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from time import monotonic
 from typing import Any, Final, TypeVar
 
 from oncegate.cache.backoff import Backoff
 from oncegate.cache.errors import CacheError, RecordUnreadable
-from oncegate.cache.record import State
+from oncegate.cache.record import body_bytes
 from oncegate.cache.store import Cache
-from oncegate.middleware.admission.attempt import Attempt
+from oncegate.middleware.admission.attempt import Attempt, Runtime, notify
 from oncegate.middleware.admission.callers import CallerLimits
-from oncegate.middleware.admission.observe import Watch
-from oncegate.middleware.admission.runtime import NOBODY, Runtime
+from oncegate.middleware.admission.observe import NOBODY, WATCH_FAILED, Watch
 
 log = logging.getLogger("oncegate.attempt")
 
-Answer = TypeVar("Answer")
 Running = TypeVar("Running", bound=asyncio.Future[None])
 
-FAILED: Final = "the watch failed"
 MAX_UNSAVED_BYTES = 64 * 1024 * 1024
 """Bodies that wait for the cache to come back; beyond, outcomes are kept without their bodies."""
 _PAUSES: Final = Backoff(0.05, 5.0, least=0.6)
@@ -46,10 +42,21 @@ class InFlight(Runtime):
         self.callers = callers
         self._freed = 0
         self.closing = False
-        self._background: set[asyncio.Task[None]] = set()
         self._attempts: dict[bytes, Attempt] = {}
         self._unsaved: set[Attempt] = set()
         self._unsaved_bytes = 0
+
+    def enter(self, key: str) -> bool:
+        """Take a slot for the record of the look-up key ``key``, if one is left, also for its caller."""
+        if self.slots >= self.max_in_flight:
+            return False
+        callers = self.callers
+        if callers is not None:
+            if callers.wait(key) > 0:
+                return False
+            callers.take(key)
+        self.slots += 1
+        return True
 
     def leave(self, key: str) -> None:
         """A slot is free again that was taken for the record of the look-up key ``key``."""
@@ -83,16 +90,14 @@ class InFlight(Runtime):
         ``lasts`` is called once it has taken longer than most. Up to then the lease is not renewed and no time limit holds, so
         that who is over before needs no timer of its own; from then on it takes `Attempt.keep`.
         """
-        self._attempts[attempt.token] = attempt
-        attempt.start(loop)
-        if lasts is not None:
-            attempt.limit(self.limits.on(loop, attempt.policy.soon), lasts)
+        self._attempts[attempt.claim.token] = attempt
+        attempt.start(loop, lasts)
         if not self.is_watched:
             return
         try:
             self.watch.attempt_began(attempt.policy.route)
-        except Exception:  # a user's watch must not stop an attempt
-            log.exception(FAILED)
+        except Exception:  # as `notify`, which each request would pay for
+            log.exception(WATCH_FAILED)
 
     def _keep(self, attempt: Attempt, running: Running) -> Running:
         attempt.keep(running)
@@ -104,20 +109,20 @@ class InFlight(Runtime):
         if attempt.settled and not attempt.visible:
             attempt.is_over = True
             return
-        if self._attempts.pop(attempt.token, None) is None:
+        if self._attempts.pop(attempt.claim.token, None) is None:
             return
         if attempt.has_slot:
             self.leave(attempt.first_key)
         else:
             self._freed -= 1
         if attempt.lasts:
-            self.notify(self.watch.outcome_known, attempt.record)
+            notify(self.watch.outcome_known, attempt.record)
         if not self.is_watched:
             return
         try:
             self.watch.attempt_ended(attempt.policy.route)
-        except Exception:  # a user's watch must not disturb an attempt's end
-            log.exception(FAILED)
+        except Exception:  # as `notify`
+            log.exception(WATCH_FAILED)
 
     def free(self, attempt: Attempt) -> None:
         """The attempt runs on, but gives up its slot: how long it takes depends on its client."""
@@ -128,7 +133,7 @@ class InFlight(Runtime):
 
     def keep_trying(self, attempt: Attempt) -> None:
         """Retry recording the outcome of ``attempt`` until the cache takes it; bounded in bytes: then without the body."""
-        size = _body_bytes(attempt)
+        size = body_bytes(attempt.outcome)
         if self._unsaved_bytes + size > MAX_UNSAVED_BYTES and attempt.outcome and attempt.outcome.response:
             log.warning("record %s: too much waits for the cache; kept without its body", attempt.named)
             attempt.outcome = replace(attempt.outcome, response=attempt.outcome.response._replace(body=None))
@@ -148,8 +153,8 @@ class InFlight(Runtime):
 
     async def _write_until_done(self, attempt: Attempt, size: int) -> None:
         tries = 0
-        self.notify(self.watch.outcomes_waiting, 1)
-        self.notify(self.watch.outcome_pending, attempt.record)
+        notify(self.watch.outcomes_waiting, 1)
+        notify(self.watch.outcome_pending, attempt.record)
         try:
             while not await self._is_written(attempt):
                 tries += 1
@@ -157,8 +162,8 @@ class InFlight(Runtime):
         finally:
             self._unsaved.discard(attempt)
             self._unsaved_bytes -= size
-            self.notify(self.watch.outcome_known, attempt.record)
-            self.notify(self.watch.outcomes_waiting, -1)
+            notify(self.watch.outcome_known, attempt.record)
+            notify(self.watch.outcomes_waiting, -1)
 
     async def _is_written(self, attempt: Attempt) -> bool:
         """Try once more to record the outcome; whether no further try is needed."""
@@ -170,48 +175,6 @@ class InFlight(Runtime):
         except CacheError:
             return False
         return True
-
-    def notify(self, event: Callable[..., None], *what: object) -> None:
-        """See `Runtime.notify`."""
-        try:
-            event(*what)
-        except Exception:  # a user's watch must not decide about a payment
-            log.exception(FAILED)
-
-    def decided(self, route: str, state: State | None, seconds: float) -> None:
-        """See `Runtime.decided`."""
-        try:
-            self.watch.attempt_settled(route, state, seconds)
-        except Exception:  # as in `notify`: a watch's errors must not decide about a payment
-            log.exception(FAILED)
-
-    def answered(self, operation: str, answer: object, sent: float) -> None:
-        """See `Runtime.answered`."""
-        try:
-            if isinstance(answer, Exception):
-                self.watch.cache_failed(operation, monotonic() - sent)
-            else:
-                self.watch.cache_answered(operation, monotonic() - sent)
-        except Exception:  # as in `notify`: a watch's errors must not decide about a payment
-            log.exception(FAILED)
-
-    async def timed(self, operation: str, call: Awaitable[Answer]) -> Answer:
-        """See `Runtime.timed`."""
-        began = monotonic()
-        try:
-            answer = await call
-        except CacheError:
-            self.notify(self.watch.cache_failed, operation, monotonic() - began)
-            raise
-        self.notify(self.watch.cache_answered, operation, monotonic() - began)
-        return answer
-
-    def in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """See `Runtime.in_background`."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
-        return task
 
     async def drain(self, timeout: float) -> int:
         """Wait for every claim and attempt, and for every outcome still to be recorded, at most ``timeout`` seconds.
@@ -238,8 +201,3 @@ class InFlight(Runtime):
         running = [task for task in tasks if task is not None and not task.done()]
         ending = [loop.create_task(attempt.ended()) for attempt in attempts if attempt.task is None or attempt.settled]
         return [*running, *ending, *(task for task in self._background.copy() if task.get_loop() is loop)]
-
-
-def _body_bytes(attempt: Attempt) -> int:
-    response = attempt.outcome.response if attempt.outcome else None
-    return len(response.body) if response and response.body else 0

@@ -1,13 +1,13 @@
 """Events of requests and attempts, for metrics, logs and the demo. They never carry a key, a caller or a body."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from oncegate.cache.record import State
 
 
 class Observation(NamedTuple):
-    """One answered request: ``decision`` is a `Decision`'s value or a problem's slug; ``seconds`` is to the answer's head.
+    """One answered request: ``decision`` is a `GateDecision`'s value or a problem's slug; ``seconds`` is to the answer's head.
 
     ``attempt`` is the number of the attempt that ran or is reported, 0 where there is none; ``record`` is the record's id,
     empty where there is no key; ``route`` is the route's pattern, ``*`` for the default. ``mismatch``: another payload came
@@ -26,6 +26,10 @@ class Observation(NamedTuple):
 
 Observe = Callable[[Observation], None]
 """Called in the event loop; must be quick. What it raises is logged and goes no further."""
+
+
+WATCH_FAILED: Final = "the watch failed"
+"""Logged with what a watch has raised."""
 
 
 class Watch:
@@ -87,7 +91,7 @@ class Watch:
         """Another payload came with a used key, and was taken for the same all the same (``on_mismatch = "warn"``)."""
 
     def dead_lettered(self, consumer: str, reason: str) -> None:
-        """A delivery is given up, and nobody will try it again by himself.
+        """A delivery is given up: it is not tried again unless an operator retries it.
 
         ``reason``: ``exhausted``, ``rejected``, ``undecodable``, or the decision that says so.
         """
@@ -110,3 +114,7 @@ class Watch:
 
     def markers_pruned(self, table: str, rows: int) -> None:
         """So many rows of an inbox's table were deleted, because they are old enough."""
+
+
+NOBODY: Final = Watch()
+"""Watches nothing."""

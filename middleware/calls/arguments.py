@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from oncegate.middleware.rules.arguments import check_callable
@@ -61,17 +62,15 @@ class Signature:
         return call
 
 
-class Call:
-    """One call of the function. ``payload`` is what of it is fingerprinted."""
+@dataclass
+class FunctionCall:
+    """One call of ``function``. ``payload`` is what of it is fingerprinted."""
 
-    def __init__(
-        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], payload: Any
-    ) -> None:
-        self._function = function
-        self._args = args
-        self._kwargs = kwargs
-        self.payload = payload
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    payload: Any
 
     def make(self) -> Any:
         """Call the function, as its caller did."""
-        return self._function(*self._args, **self._kwargs)
+        return self.function(*self.args, **self.kwargs)

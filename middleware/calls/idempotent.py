@@ -1,8 +1,4 @@
-"""The decorator `idempotent`: makes a function idempotent by a key computed from each call's arguments.
-
-It is built on a `CommandProcessor` whose commands are calls. Its own are the key's scope (the function) and what of a call is
-fingerprinted (its payload).
-"""
+"""The decorator `idempotent`: a `CommandProcessor` whose commands are a function's calls, under keys made of their arguments."""
 
 import atexit
 import functools
@@ -17,15 +13,14 @@ from typing import Any, ParamSpec, TypeVar, cast
 from pydantic.errors import PydanticUserError
 
 from oncegate.cache.store import Cache
-from oncegate.middleware.calls.arguments import Call, Choose, Signature
+from oncegate.middleware.calls.arguments import Choose, FunctionCall, Signature
 from oncegate.middleware.calls.processor import CommandProcessor
 from oncegate.middleware.calls.sync import CallingThreads, ThreadedCall
 from oncegate.middleware.outcome.results import Codec, command_form
 from oncegate.middleware.rules.arguments import given_settings
 from oncegate.middleware.rules.digests import Secrets
 from oncegate.middleware.rules.errors import CallerMissing, KeyMissing
-from oncegate.middleware.rules.key import caller_scope
-from oncegate.middleware.rules.key_text import KeyText, key_text
+from oncegate.middleware.rules.key import KeyText, caller_scope, key_text
 from oncegate.middleware.rules.settings import IdempotencySettings
 
 P = ParamSpec("P")
@@ -69,7 +64,7 @@ def idempotent(
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        check_function(function)
+        _check_decorated(function)
         make = functools.partial(
             _Calls,
             name=_name(function) if name is None else name,
@@ -87,7 +82,7 @@ def idempotent(
     return decorate
 
 
-def check_function(function: object) -> None:
+def _check_decorated(function: object) -> None:
     """Raises ``TypeError`` for what is no function, or one that is not over when it returns."""
     wrong = ""
     if isinstance(function, staticmethod | classmethod):
@@ -170,7 +165,7 @@ class _Door:
 
         @functools.wraps(self._function)
         async def awaited(*args: Any, **kwargs: Any) -> Any:
-            call, options = self._call(Call, args, kwargs)
+            call, options = self._call(FunctionCall, args, kwargs)
             return await self._of_this_process().process(call, **options)
 
         @functools.wraps(self._function)
@@ -221,9 +216,9 @@ class _Door:
             return self._threads
 
 
-async def _awaited(call: Call) -> Any:
+async def _awaited(call: FunctionCall) -> Any:
     return await call.make()
 
 
-async def _in_its_thread(call: Call) -> Any:
+async def _in_its_thread(call: FunctionCall) -> Any:
     return await cast(ThreadedCall, call).made()

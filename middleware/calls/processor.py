@@ -1,12 +1,12 @@
-"""`CommandProcessor`: executes a Python caller's command once per idempotency key.
+"""`CommandProcessor`: executes a Python caller's command once per idempotency key, by the same claim, gate and attempt as HTTP.
 
-The same claim, gate and attempt as behind HTTP. What is fingerprinted is the command's JSON form with sorted members; what
-is kept is the result's JSON form, or, of an exception, its type's name and its text.
+The command's JSON form with sorted members is fingerprinted. Kept are the result's JSON form, or an exception's type and text.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast, overload
 
 from oncegate.cache.errors import CacheUnavailable, RecordUnreadable
@@ -15,7 +15,7 @@ from oncegate.cache.record import State, StoredResponse
 from oncegate.cache.store import Cache
 from oncegate.middleware.admission.admission import Address, AdmissionRequest, Admissions, Verdict
 from oncegate.middleware.admission.attempt import Attempt, LeaseLost, Unconfirmed
-from oncegate.middleware.admission.gate import Decision
+from oncegate.middleware.admission.gate import GateDecision
 from oncegate.middleware.calls.errors import (
     CommandFailedError,
     DuplicateCommandError,
@@ -29,29 +29,28 @@ from oncegate.middleware.outcome.responses import now_ms
 from oncegate.middleware.outcome.results import (
     Codec,
     JsonCodec,
+    bounded,
     command_form,
     dumped,
     error_form,
     read_error,
-    within,
 )
 from oncegate.middleware.rules.arguments import check_callable, given_namespace, given_settings, is_async
 from oncegate.middleware.rules.digests import Digests, Secrets, given_digests
-from oncegate.middleware.rules.errors import CallerMissing, KeyMissing, Overloaded
+from oncegate.middleware.rules.errors import MOST_TURNS, CallerMissing, KeyMissing, overtaken
 from oncegate.middleware.rules.key import caller_scope, check_key, fingerprint, forgiving, record_id, record_key
 from oncegate.middleware.rules.policy import compile_policy
 from oncegate.middleware.rules.settings import IdempotencySettings
 
 log = logging.getLogger("oncegate.command")
 
-Command = TypeVar("Command")
+Payload = TypeVar("Payload")
 Result = TypeVar("Result")
 
 _DONE, _RAISED = 200, 500
-_MAX_ADMISSIONS = 3
 
 
-class CommandProcessor(Generic[Command, Result]):
+class CommandProcessor(Generic[Payload, Result]):
     """Executes commands by ``execute``, under the idempotency keys that the callers give.
 
     ``name`` tells this processor's commands from others' in the fingerprint and never changes. ``execute`` may be a coroutine
@@ -72,7 +71,7 @@ class CommandProcessor(Generic[Command, Result]):
     @overload
     def __init__(
         self,
-        execute: Callable[[Command], Awaitable[Result]],
+        execute: Callable[[Payload], Awaitable[Result]],
         *,
         name: str,
         cache: Cache | str,
@@ -86,7 +85,7 @@ class CommandProcessor(Generic[Command, Result]):
     @overload
     def __init__(
         self,
-        execute: Callable[[Command], Result],
+        execute: Callable[[Payload], Result],
         *,
         name: str,
         cache: Cache | str,
@@ -99,7 +98,7 @@ class CommandProcessor(Generic[Command, Result]):
     ) -> None: ...
     def __init__(
         self,
-        execute: Callable[[Command], Any],
+        execute: Callable[[Payload], Any],
         *,
         name: str,
         cache: Cache | str,
@@ -127,7 +126,7 @@ class CommandProcessor(Generic[Command, Result]):
 
     async def process(
         self,
-        command: Command,
+        command: Payload,
         *,
         idempotency_key: str | None = None,
         caller: str = "",
@@ -162,7 +161,7 @@ class CommandProcessor(Generic[Command, Result]):
         )
         if self._digests.former is not None:
             request.other = self._address(idempotency_key, scope, form, self._digests.former)
-        for _ in range(_MAX_ADMISSIONS):
+        for _ in range(MOST_TURNS):
             outcome = await self._admissions.admit(request)
             if isinstance(outcome, Verdict):
                 return self._answer(outcome, record_id(request.key))
@@ -173,9 +172,11 @@ class CommandProcessor(Generic[Command, Result]):
             except asyncio.CancelledError:
                 run.abandoned = True
                 raise
+            if run.raised is None:
+                return cast(Result, run.result)
             if not isinstance(run.raised, LeaseLost):
-                return cast(Result, run.outcome())
-        raise Overloaded("The command was overtaken again and again before it could begin: try again later.")
+                raise run.raised
+        raise overtaken("command")
 
     async def drain(self, timeout: float = 30.0) -> int:
         """Wait for executions whose callers have left, and for outcomes not yet recorded; how many were left."""
@@ -190,14 +191,14 @@ class CommandProcessor(Generic[Command, Result]):
         """The key's scope: calls of different scopes never meet."""
         return caller_scope(caller)
 
-    def _form(self, command: Command) -> bytes:
+    def _form(self, command: Payload) -> bytes:
         """The form of ``command`` that is fingerprinted. Raises ``TypeError`` where it has no JSON form."""
         return command_form(command)
 
-    async def _call(self, command: Command) -> Result:
+    async def _call(self, command: Payload) -> Result:
         return cast(Result, await call(self._execute, command, in_loop=self._in_loop))
 
-    async def _run(self, run: "_Run", command: Command) -> None:
+    async def _run(self, run: "_Run", command: Payload) -> None:
         attempt = run.attempt
         try:
             await attempt.confirm()
@@ -208,7 +209,7 @@ class CommandProcessor(Generic[Command, Result]):
             self._settle_raised(run, error)
         else:
             kept = dumped(self._codec.dump, run.result, attempt.record)
-            kept = within(self._policy.max_response_body, kept, attempt.record) if self._policy.keeps_body else None
+            kept = bounded(self._policy.max_response_body, kept, attempt.record) if self._policy.keeps_body else None
             attempt.settle(State.SUCCEEDED, StoredResponse(_DONE, (), kept, now_ms()))
         await attempt.ended()
 
@@ -234,18 +235,18 @@ class CommandProcessor(Generic[Command, Result]):
         decision, response = verdict.decision, verdict.record.response
         if verdict.mismatch:
             log.warning("record %s: another command under a used key; answered by on_mismatch = warn", record)
-        if decision is Decision.IN_FLIGHT:
+        if decision is GateDecision.IN_FLIGHT:
             raise InFlightError("The first call with this key is still executing.", record)
-        if decision is Decision.MISMATCH:
+        if decision is GateDecision.MISMATCH:
             raise KeyReusedError("This key was used for another command.", record)
-        if decision is Decision.REFUSE:
+        if decision is GateDecision.REFUSE:
             raise OutcomeUnknownError("An earlier call with this key may or may not have been executed.", record)
         body = response.body if response else None
         if verdict.record.state is State.FAILED:
             error = {"type": "Exception", "message": "the error was not kept"} | read_error(response)
             raise CommandFailedError(error["type"], error["message"], record)
         result = None if body is None else self._read(body, record)
-        if decision is Decision.DUPLICATE:
+        if decision is GateDecision.DUPLICATE:
             message = "A command with this key was already processed."
             raise DuplicateCommandError(message, record, result, omitted=body is None)
         return cast(Result, result)
@@ -260,18 +261,11 @@ class CommandProcessor(Generic[Command, Result]):
             ) from error
 
 
+@dataclass
 class _Run:
-    """The result or error of one execution."""
+    """The result or error of one execution. ``abandoned``: its caller was cancelled meanwhile."""
 
-    def __init__(self, attempt: Attempt) -> None:
-        self.attempt = attempt
-        self.abandoned = False
-        """Its caller was cancelled meanwhile."""
-        self.result: Any = None
-        self.raised: BaseException | None = None
-
-    def outcome(self) -> Any:
-        """The result; raises what was raised."""
-        if self.raised is not None:
-            raise self.raised
-        return self.result
+    attempt: Attempt
+    abandoned: bool = False
+    result: Any = None
+    raised: BaseException | None = None

@@ -6,7 +6,6 @@ until the loop hands it the call to make.
 """
 
 import asyncio
-import functools
 import inspect
 import os
 import threading
@@ -15,21 +14,23 @@ from concurrent.futures import Future
 from contextlib import suppress
 from queue import SimpleQueue
 from types import TracebackType
-from typing import Any, Generic, NoReturn
+from typing import Any, Generic, cast
 
-from oncegate.middleware.calls.arguments import Call
-from oncegate.middleware.calls.processor import Command, CommandProcessor, Result
+from oncegate.middleware.calls.arguments import FunctionCall
+from oncegate.middleware.calls.processor import CommandProcessor, Payload, Result
 from oncegate.middleware.outcome.errors import ENDS_PROCESS, NotProcessed
 
+_Outcome = tuple[Any, BaseException | None]
 
-class SyncCommandProcessor(Generic[Command, Result]):
+
+class SyncCommandProcessor(Generic[Payload, Result]):
     """A `CommandProcessor` for callers without an event loop: one loop in a thread of its own serves all of them.
 
     Use it from any number of threads. It takes over the processor, and its cache: `close`, or the end of a ``with`` block,
     ends both. Make it after a fork (in each worker of a preforking server), not before.
     """
 
-    def __init__(self, processor: CommandProcessor[Command, Result]) -> None:
+    def __init__(self, processor: CommandProcessor[Payload, Result]) -> None:
         if not isinstance(processor, CommandProcessor):
             raise TypeError(f"processor is a {type(processor).__qualname__}: give a CommandProcessor(...)")
         self._processor = processor
@@ -42,7 +43,7 @@ class SyncCommandProcessor(Generic[Command, Result]):
 
     def process(
         self,
-        command: Command,
+        command: Payload,
         *,
         idempotency_key: str | None = None,
         caller: str = "",
@@ -62,23 +63,19 @@ class SyncCommandProcessor(Generic[Command, Result]):
         with self._guard:
             if self._closed:
                 raise RuntimeError("the SyncCommandProcessor is closed")
-            future = asyncio.run_coroutine_threadsafe(
-                _ended(
-                    self._processor.process(
-                        command,
-                        idempotency_key=idempotency_key,
-                        caller=caller,
-                        raise_on_duplicate=raise_on_duplicate,
-                        wait=wait,
-                    )
-                ),
-                self._loop,
+            call = self._processor.process(
+                command,
+                idempotency_key=idempotency_key,
+                caller=caller,
+                raise_on_duplicate=raise_on_duplicate,
+                wait=wait,
             )
+            future = asyncio.run_coroutine_threadsafe(_ended(call), self._loop)
         return self._result(command, future)
 
-    def _result(self, command: Command, future: "Future[Callable[[], Result]]") -> Result:  # noqa: ARG002 - a subclass executes it here
+    def _result(self, command: Payload, future: "Future[_Outcome]") -> Result:  # noqa: ARG002 - a subclass executes it here
         """Wait in the calling thread for the result of ``command``."""
-        return future.result()()
+        return cast(Result, _given(future.result()))
 
     def close(self, timeout: float = 30.0) -> None:
         """Wait for executions at most ``timeout`` seconds, then end the loop and the cache's connections. Idempotent.
@@ -104,7 +101,7 @@ class SyncCommandProcessor(Generic[Command, Result]):
         await self._processor.cache.close()
         await self._loop.shutdown_asyncgens()
 
-    def __enter__(self) -> "SyncCommandProcessor[Command, Result]":
+    def __enter__(self) -> "SyncCommandProcessor[Payload, Result]":
         return self
 
     def __exit__(
@@ -113,26 +110,26 @@ class SyncCommandProcessor(Generic[Command, Result]):
         self.close()
 
 
-async def _ended(call: Coroutine[Any, Any, Result]) -> Callable[[], Result]:
-    """Pass the result of ``call`` to its own thread, or raise there what ends a process: here it would end the loop,
-    and leave all its waiters waiting for ever.
+async def _ended(call: Coroutine[Any, Any, Any]) -> _Outcome:
+    """The outcome of ``call``, for its own thread. What ends a process is raised there: here it would end the loop, and
+    leave all its waiters waiting for ever.
     """
     try:
-        result = await call
+        return await call, None
     except ENDS_PROCESS as error:
-        return functools.partial(_raise, error)
-    return lambda: result
+        return None, error
 
 
-def _raise(error: BaseException) -> NoReturn:
-    raise error
+def _given(outcome: _Outcome) -> Any:
+    """The result of an outcome; raises its error."""
+    result, error = outcome
+    if error is not None:
+        raise error
+    return result
 
 
-_Outcome = tuple[Any, BaseException | None]
-
-
-class ThreadedCall(Call):
-    """A `Call` that is made in the thread that waits for it."""
+class ThreadedCall(FunctionCall):
+    """A `FunctionCall` that is made in the thread that waits for it."""
 
     def __init__(self, *call: Any) -> None:
         super().__init__(*call)
@@ -149,17 +146,14 @@ class ThreadedCall(Call):
                 turn.refuse()
             self._turns.append(turn)
         self._wanted.put(turn)
-        result, error = await turn.outcome
-        if error is not None:
-            raise error
-        return result
+        return _given(await turn.outcome)
 
-    def wait(self, future: "Future[Callable[[], Any]]") -> Any:
+    def wait(self, future: "Future[_Outcome]") -> Any:
         """In the calling thread: make the call when it is to be made; the result."""
         future.add_done_callback(lambda _: self._wanted.put(None))
         while (turn := self._wanted.get()) is not None:
             turn.take()
-        return future.result()()
+        return _given(future.result())
 
     def leave(self) -> None:
         """The calling thread does nothing more: a call that was interrupted before it was made is not made any more."""
@@ -172,12 +166,12 @@ class ThreadedCall(Call):
 class CallingThreads(SyncCommandProcessor[ThreadedCall, Any]):
     """A `SyncCommandProcessor` whose commands are executed in the threads that give them; they `ThreadedCall.leave` then."""
 
-    def _result(self, command: ThreadedCall, future: "Future[Callable[[], Any]]") -> Any:
+    def _result(self, command: ThreadedCall, future: "Future[_Outcome]") -> Any:
         return command.wait(future)
 
 
 class _Turn:
-    """Once: the call that the loop wants to be made, and what came of it, for the loop."""
+    """A call that the loop wants to be made, once; and its outcome, for the loop."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make

@@ -10,18 +10,17 @@ from typing import Any
 
 from oncegate.cache.record import State, StoredResponse
 from oncegate.middleware.admission.attempt import Attempt
-from oncegate.middleware.consumers.delivery import Action, DeliveryDecision, SubscriptionSettings
-from oncegate.middleware.consumers.origin import Origin
+from oncegate.middleware.consumers.delivery import Action, DeliveryDecision, Origin, SubscriptionSettings
 from oncegate.middleware.consumers.transactional import RecordsLate
 from oncegate.middleware.outcome.raised import kind_and_text
 from oncegate.middleware.outcome.responses import now_ms
-from oncegate.middleware.outcome.results import error_form, octets, within
+from oncegate.middleware.outcome.results import bounded, checked_response, error_form
 
 log = logging.getLogger("oncegate.subscription")
 
 _JSON = ((b"content-type", b"application/json"),)
 _DONE = 200
-FAILED = 500
+FAILED_STATUS = 500
 """The status of a kept error that has none of its own."""
 _DEFAULTS = SubscriptionSettings()
 
@@ -92,7 +91,9 @@ class Begun:
         self.committed: set[str] = set()
         """The inboxes that have sent a COMMIT of what was done for it."""
         self.rolled_back = False
-        """What the handler did was rolled back, and nothing was committed: whatever has ended it, the command was not done."""
+        """Nothing that the handler did was committed: whatever has ended it, the command was not done."""
+        self.given_up = False
+        """An inbox allows no attempt after this one, by its own count."""
         self._outcome: State | None = None
         self._attempt: Attempt | None = None
         self._running: asyncio.Future[None] | None = None
@@ -132,7 +133,7 @@ class Begun:
     @property
     def last(self) -> bool:
         """Whether no attempt is allowed after this one."""
-        return self._last
+        return self._last or self.given_up
 
     @property
     def timeout(self) -> float:
@@ -147,7 +148,7 @@ class Begun:
     @property
     def fingerprint(self) -> bytes | None:
         """The fingerprint by which this delivery's payload is compared; ``None`` where it doesn't run, or has no key."""
-        return self._attempt.fingerprint if self._attempt is not None and self.record else None
+        return self._attempt.claim.fingerprint if self._attempt is not None and self.record else None
 
     # -- of a delivery that runs --------------------------------------------------------------------------------------
 
@@ -194,13 +195,13 @@ class Begun:
             await self._settle(State.SUCCEEDED, self._kept(result))
         return await self.recorded()
 
-    async def fail(self, error: BaseException | str, *, final: bool = False, status: int = FAILED) -> Recording:
+    async def fail(self, error: BaseException | str, *, final: bool = False, status: int = FAILED_STATUS) -> Recording:
         """The command was not done: the error's type and text are kept. ``final``: no further attempt would do better.
 
         ``action`` says what follows: ``REDELIVER``, or ``DEAD_LETTER`` where it is final or no attempt is left. The broker
         may get that even while recording is pending; where it is refused, redeliver.
         """
-        dead = final or self._last
+        dead = final or self.last
         first = self._begin_settling(State.FAILED)
         if first:
             self.action = Action.DEAD_LETTER if dead else Action.REDELIVER
@@ -279,11 +280,11 @@ class Begun:
         if not isinstance(result, StoredResponse):
             result = StoredResponse(_DONE, _JSON, b"null" if result is None else result, now_ms())
         try:
-            result = _exact(result)
+            result = checked_response(*result)
         except (TypeError, ValueError) as error:  # the effect has happened all the same
-            log.warning("record %s: the result can't be stored: %s", self.named, type(error).__name__)
+            log.warning("record %s: the result can't be stored: %s: %s", self.named, type(error).__name__, error)
             return not_kept()
-        return result._replace(body=within(self._settings.max_result, result.body, self.named))
+        return result._replace(body=bounded(self._settings.max_result, result.body, self.named))
 
 
 def not_kept() -> StoredResponse:
@@ -291,13 +292,11 @@ def not_kept() -> StoredResponse:
     return StoredResponse(_DONE, (), None, now_ms())
 
 
-def _exact(result: StoredResponse) -> StoredResponse:
-    """``result`` in the very types that a record has: a handler may give lists, a bytearray, a time with a fraction."""
-    headers = tuple([(octets(name), octets(value)) for name, value in result.headers])
-    body = None if result.body is None else octets(result.body)
-    return StoredResponse(int(result.status), headers, body, int(result.completed_at_ms))
-
-
-def failure(error: BaseException | str, *, dead: bool, status: int = FAILED) -> StoredResponse:
+def failure(error: BaseException | str, *, dead: bool, status: int = FAILED_STATUS) -> StoredResponse:
     """An error as it is kept; ``dead`` where no attempt will follow."""
-    return StoredResponse(status, _JSON, error_form(error, dead=dead), now_ms())
+    return kept_failure(error_form(error, dead=dead), status)
+
+
+def kept_failure(body: bytes | None, status: int = FAILED_STATUS) -> StoredResponse:
+    """The same of an error that is JSON already."""
+    return StoredResponse(status, _JSON, body, now_ms())

@@ -28,9 +28,8 @@ def by_execution(record: Record, fingerprint: bytes, *, warns: bool = False) -> 
 def by_submission(record: Record | None, fingerprint: bytes) -> DeliveryDecision | None:
     """The decision by the command's own record: only an execution by the gateway itself, done or in flight, decides.
 
-    With the mark, it was only accepted: that never counts as processed. ``fingerprint`` is what the delivery brings as the
-    gateway's: a record of another one says nothing. It is of a command that this one was never a copy of, of a processor in
-    the service for instance, which publishes a message under its own command's key.
+    What it only accepted (``submission``) was not processed. A record of another ``fingerprint`` than the delivery brings is of
+    another command, of a processor in the service for instance, which publishes a message under its own command's key.
     """
     if record is None or record.submission or record.fingerprint != fingerprint:
         return None
@@ -41,7 +40,7 @@ def by_submission(record: Record | None, fingerprint: bytes) -> DeliveryDecision
 class Allowance:
     """How many attempts a command may have: ``limit`` (0: any number) after the first ``before``, which don't count any more.
 
-    ``elsewhere`` were made under the consumer's former names, and ``dead`` says that one of those was the last.
+    ``elsewhere`` were made under the consumer's former names; ``dead``: one of those was the last.
     """
 
     limit: int
@@ -62,7 +61,7 @@ class Allowance:
         return bool(self.limit) and self.total(number) - self.before >= self.limit
 
     def ended(self, record: Record) -> bool:
-        """Whether ``record`` says that its attempt was the last, and no operator has driven the command again since."""
+        """Whether ``record`` says that its attempt was the last, and no operator has retried the command since."""
         return is_dead(record) and self.total(record.attempt) > self.before
 
 

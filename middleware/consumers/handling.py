@@ -1,23 +1,25 @@
-"""Calls a consumer's handler, and records its result or error as the command's outcome."""
+"""Calls a consumer's handler for a delivery, or for those of a batch, and records what comes of each as its outcome."""
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from typing import Any, Final
 
 from oncegate.cache.errors import OncegateError
 from oncegate.cache.record import State, StoredResponse
-from oncegate.middleware.consumers.begun import FAILED, Begun, Recording, not_kept
-from oncegate.middleware.consumers.delivery import Action
+from oncegate.middleware.consumers.begun import FAILED_STATUS, Begun, Recording, not_kept
+from oncegate.middleware.consumers.delivery import Action, Delivery
 from oncegate.middleware.outcome.calling import call
 from oncegate.middleware.outcome.errors import ENDS_PROCESS, NotRetryable, Parked, reduced
 from oncegate.middleware.outcome.raised import failure_of, is_left, outcome_of
-from oncegate.middleware.outcome.results import JsonCodec, dumped
+from oncegate.middleware.outcome.results import JSON_CODEC, dumped
 from oncegate.middleware.rules.arguments import is_async
 
 log = logging.getLogger("oncegate.subscription")
 
-_CODEC = JsonCodec(Any)
+_CURRENT: Final[ContextVar[tuple[Begun, ...]]] = ContextVar("oncegate.executing", default=())
 
 
 class NotRecorded(OncegateError):
@@ -29,6 +31,22 @@ class NotRecorded(OncegateError):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return reduced(self)
+
+
+def current() -> tuple[Begun, ...]:
+    """The delivery for which this task or thread executes a handler, or those of its batch; none outside of one."""
+    return _CURRENT.get()
+
+
+@contextmanager
+def executing(*begun: Begun) -> Iterator[None]:
+    """Within it, and in the tasks and threads that are started in it, ``begun`` are `current`."""
+    token = _CURRENT.set(begun)
+    try:
+        yield
+    finally:
+        with suppress(ValueError):  # closed from elsewhere, as by the garbage collector: its context is another one
+            _CURRENT.reset(token)
 
 
 async def run_handler(begun: Begun, called: Callable[[], Any], handler: Callable[..., Any], timeout: float) -> None:
@@ -55,17 +73,23 @@ async def _settle(begun: Begun, called: Callable[[], Any], timeout: float) -> No
     try:
         async with asyncio.timeout(timeout) as limit:
             begun.returned = await call(called, in_loop=True)
-    except (
-        BaseException
-    ) as error:  # whatever a handler raises is its command's outcome: recorded, and given to the caller
-        if is_left(error, task):
-            begun.abandon_soon("the consumer was closed")
-            raise
-        await settle_raised(begun, error, timed_out=limit.expired())
-        if isinstance(error, (asyncio.CancelledError, *ENDS_PROCESS)):
-            raise
+    except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its command's outcome
+        await _settle_all([begun], error, task, timed_out=limit.expired())
     else:
         await begun.succeed(kept(begun))
+
+
+async def _settle_all(
+    batch: Sequence[Begun], error: BaseException, task: "asyncio.Task[Any] | None", *, timed_out: bool
+) -> None:
+    """Record what a handler, called by ``task``, raised for all of ``batch``. Raises it where it ends more than the call."""
+    if is_left(error, task):
+        for begun in batch:
+            begun.abandon_soon("the consumer was closed")
+        raise error
+    await asyncio.gather(*[_settle_failure(begun, error, timed_out=timed_out) for begun in batch])
+    if isinstance(error, (asyncio.CancelledError, *ENDS_PROCESS)):
+        raise error
 
 
 async def _settle_thread(begun: Begun, called: Callable[[], Any]) -> BaseException | None:
@@ -73,24 +97,27 @@ async def _settle_thread(begun: Begun, called: Callable[[], Any]) -> BaseExcepti
     task = asyncio.current_task()
     try:
         begun.returned = await call(called, in_loop=False)
-    except (
-        asyncio.CancelledError
-    ):  # at the process's end, and the thread may still be at work: the lease is left to lapse
-        raise
-    except (
-        BaseException
-    ) as error:  # whatever a handler raises is its command's outcome: recorded, and given to the caller
-        if is_left(error, task):
+    except BaseException as error:  # as above
+        # Cancelled at the process's end, when the thread may still be at work: the lease is left to lapse.
+        if isinstance(error, asyncio.CancelledError) or is_left(error, task):
             raise
-        await settle_raised(begun, error)
+        await _settle_failure(begun, error)
         return error if isinstance(error, ENDS_PROCESS) else None
     await begun.succeed(kept(begun))
     return None
 
 
-async def settle_raised(begun: Begun, error: BaseException, *, timed_out: bool = False, status: int = FAILED) -> None:
-    """Record an exception out of a handler as its command's outcome, a failure with ``status``: see `outcome_of`."""
-    begun.raised = error = failure_of(error)
+async def settle_raised(
+    begun: Begun, error: BaseException, *, timed_out: bool = False, status: int = FAILED_STATUS
+) -> None:
+    """Record what came out of a handler as its command's outcome, a failure with ``status``: see `outcome_of`."""
+    await _settle_failure(begun, failure_of(error), timed_out=timed_out, status=status)
+
+
+async def _settle_failure(
+    begun: Begun, error: BaseException, *, timed_out: bool = False, status: int = FAILED_STATUS
+) -> None:
+    begun.raised = error
     if timed_out and begun.rolled_back and isinstance(error, TimeoutError):
         error = TimeoutError("ran into the time-out, and was rolled back")
     state, note = outcome_of(error, overdue=timed_out and not begun.rolled_back)
@@ -108,10 +135,58 @@ def kept(begun: Begun) -> bytes | StoredResponse:
     """What was ``returned``, as it is recorded."""
     if isinstance(begun.returned, StoredResponse):
         return begun.returned
-    result = dumped(_CODEC.dump, begun.returned, begun.named)
+    result = dumped(JSON_CODEC.dump, begun.returned, begun.named)
     return not_kept() if result is None else result
 
 
 def result_of(begun: Begun) -> Any:
     """What `kept` has made of a result, of a delivery that has one. Raises ``ValueError`` for what is no JSON."""
-    return _CODEC.load(begun.result or b"")
+    return JSON_CODEC.load(begun.result or b"")
+
+
+# -- batches
+
+
+async def begin_all(begin: Callable[[Delivery], Awaitable[Begun]], deliveries: Sequence[Delivery]) -> list[Begun]:
+    """The decisions about ``deliveries``. Where this is cancelled, those that were to run are given back."""
+    tasks = [asyncio.ensure_future(begin(delivery)) for delivery in deliveries]
+    try:
+        return await asyncio.gather(*tasks)
+    except asyncio.CancelledError:
+        await asyncio.wait(tasks)
+        begun = [task.result() for task in tasks if not task.cancelled()]
+        await asyncio.gather(*[each.release() for each in begun if each.run])
+        raise
+
+
+async def run_batch(
+    batch: Sequence[Begun], called: Callable[[], Any], handler: Callable[..., Any], timeout: float
+) -> None:
+    """Call the handler for the deliveries of ``batch``, which run, and settle each. Raises what `run_handler` raises."""
+    task, in_loop = asyncio.current_task(), is_async(handler)
+    try:
+        async with asyncio.timeout(timeout if in_loop else None) as limit:
+            outcomes = outcomes_of(await call(called, in_loop=in_loop), len(batch))
+    except BaseException as error:  # noqa: BLE001 - as of a single one
+        await _settle_all(batch, error, task, timed_out=limit.expired())
+    else:
+        await asyncio.gather(*[_settle_each(begun, outcome) for begun, outcome in zip(batch, outcomes, strict=True)])
+
+
+def outcomes_of(returned: Any, count: int) -> Sequence[Any]:
+    """What a batch's handler returned: one item for each of ``count`` messages. Raises ``TypeError`` for anything else."""
+    if returned is None:
+        return [None] * count
+    if not isinstance(returned, list | tuple) or len(returned) != count:
+        raise TypeError(
+            f"the handler of a batch returns None, or a list with one result for each of its {count} messages"
+        )
+    return returned
+
+
+async def _settle_each(begun: Begun, outcome: Any) -> None:
+    if isinstance(outcome, Exception):
+        await settle_raised(begun, outcome)
+    else:
+        begun.returned = outcome
+        await begun.succeed(kept(begun))

@@ -1,11 +1,10 @@
 """`LateOutcomes`: records what became of a command whose message was acknowledged before it was executed.
 
-Strategy. It is an attempt like any other: claimed, settled, fenced by its token. Where a success is recorded already, or the
-record is of another payload, nothing is left to do; where somebody else has it in flight, that one's end is waited for.
+It is an attempt like any other: claimed, settled, fenced by its token. Where a success is recorded already, or the record is of
+another payload, nothing is left to do; where somebody else has it in flight, that one's end is waited for.
 
-An execution's record must not outlive its submission's: its key would be accepted anew, under another number, and skipped as
-processed (oncegate.app.commands.submission_life). So of what came through the gateway it ends with the submission's, and is not
-written where that is over.
+Of what came through the gateway it ends with its submission's record, and is not written where that is over: else the key would
+be accepted anew, under another number, and skipped as processed (oncegate.app.commands.submission_life).
 """
 
 import logging
@@ -13,22 +12,21 @@ from dataclasses import replace
 from typing import Protocol
 
 from oncegate.cache.errors import CacheError, RecordUnreadable
-from oncegate.cache.record import State, StoredResponse
+from oncegate.cache.record import State
 from oncegate.cache.store import Cache
 from oncegate.middleware.admission.admission import AdmissionRequest, Admissions, Verdict
 from oncegate.middleware.admission.attempt import Attempt
-from oncegate.middleware.consumers.begun import FAILED, Begun, Recording, not_kept
+from oncegate.middleware.consumers.begun import Begun, Recording, kept_failure, not_kept
 from oncegate.middleware.consumers.delivery import DeliveryDecision, SubscriptionSettings
 from oncegate.middleware.consumers.transactional import LateOutcome
-from oncegate.middleware.outcome.responses import now_ms
 from oncegate.middleware.rules.errors import Overloaded
 from oncegate.middleware.rules.key import execution_key, key_of_id
 from oncegate.middleware.rules.policy import Policy
 
 log = logging.getLogger("oncegate.subscription")
 
-_AHEAD_MS = 1000
-"""The execution's record ends so much sooner than the submission's."""
+AHEAD_MS = 1000
+"""An execution's record ends so much sooner than its submission's: what is accepted anew must not meet it."""
 _REASON = "What was put off has failed for good."
 
 
@@ -59,7 +57,7 @@ class LateOutcomes:
         try:
             if late.submitted:
                 submission = await hook.cache.peek(key)
-                left = 0 if submission is None else submission.remaining_ms - _AHEAD_MS
+                left = 0 if submission is None else submission.remaining_ms - AHEAD_MS
                 if left <= 0:
                     log.info("record %s: its submission's time is over, and so is its own", late.record)
                     return True
@@ -83,8 +81,7 @@ class LateOutcomes:
         begun.hold(attempt, held, hook.settings, last=False, dead_lettered=hook.dead_lettered)
         if late.state is State.SUCCEEDED:
             return await begun.succeed(not_kept() if late.body is None else late.body) is Recording.RECORDED
-        error = StoredResponse(FAILED, ((b"content-type", b"application/json"),), late.body, now_ms())
-        await begun.exhaust(error, _REASON)
+        await begun.exhaust(kept_failure(late.body), _REASON)
         recorded = await begun.recorded() is Recording.RECORDED
         if recorded:
             hook.dead_lettered(DeliveryDecision.EXHAUSTED.value)

@@ -1,7 +1,6 @@
 """`Once`: one delivery as a loop of zero or one rounds, so that a body that must not be executed is not reached.
 
-A context manager can't skip its body, so `Subscription.delivery` leaves that to an ``if`` of the caller's. A loop can, but
-does not see what its body raises; so each round is a context manager, which settles the attempt.
+A context manager can't skip its body. A loop can, but does not see what its body raises: so its round is a context manager.
 """
 
 from collections.abc import Awaitable, Callable
@@ -10,8 +9,7 @@ from types import TracebackType
 
 from oncegate.middleware.consumers.begun import Begun
 from oncegate.middleware.consumers.delivery import Action
-from oncegate.middleware.consumers.executing import executing
-from oncegate.middleware.consumers.handling import NotRecorded, settle_raised
+from oncegate.middleware.consumers.handling import NotRecorded, executing, settle_raised
 
 
 class Once:

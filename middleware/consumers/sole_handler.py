@@ -1,6 +1,6 @@
-"""Allows a consumer one handler only: two would share its records, and each would skip what the other has processed.
+"""Allows a consumer one handler only, whose inbox, if it has one, digests by the same secrets.
 
-And one whose inbox, if it has one, digests by the same secrets.
+Two would share its records, and each would skip what the other has processed.
 """
 
 import functools
@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from oncegate.middleware.consumers.transactional import check_secrets
+from oncegate.middleware.consumers.transactional import check_secrets, inbox_of
 from oncegate.middleware.rules.digests import Digests
 
 Handler = Callable[..., Any]
@@ -40,8 +40,8 @@ class SoleHandler:
     def _check(self, handler: Handler, code: tuple[Hashable, ...]) -> None:
         if self._code and code != self._code:
             raise self._another(handler)
-        _check_kind(handler)
-        check_secrets(handler, self._digests)
+        check_kind(handler)
+        check_secrets(inbox_of(handler), self._digests)
         self._code = code
 
     def _another(self, handler: Handler) -> ValueError:
@@ -51,7 +51,8 @@ class SoleHandler:
         )
 
 
-def _check_kind(handler: Handler) -> None:
+def check_kind(handler: Handler) -> None:
+    """Raises ``TypeError`` for what is no function, or whose call would execute nothing: one line for the operator."""
     inner = _unwrapped(handler)
     if not callable(inner):
         raise TypeError(f"a handler is a function, and no {type(handler).__name__}")

@@ -2,12 +2,9 @@
 
 Strategy. Each consumer has an execution record of its own beside the command's record, under the same law: claimed with a
 lease, renewed while the handler runs, settled once with the owner token. Before the claim two things are read that
-are not written here: the gateway's record of a command that came through it, whose success counts only where the gateway
-executed the command itself (without the mark ``submission``), and the execution records of the consumer's former names.
-
-They are read before the claim because a delivery that they decide needs none: a duplicate costs no write. The window
-that this leaves: what begins after that read is not seen, a synchronous request under the same key, or a consumer under its
-former name. The other order would leave it too, as neither of the two reads this consumer's record.
+are not written here: the gateway's record of a command that came through it, and the execution records of the consumer's former
+names. A delivery that they decide needs no claim. What begins after that read is not seen, a synchronous request under the
+same key for instance; nor would the other order see it, since neither of the two reads this consumer's record.
 
 A first attempt takes nothing over, so that what an earlier one left can be judged, with its error, before it is replaced.
 """
@@ -26,22 +23,20 @@ from oncegate.cache.open import given_cache
 from oncegate.cache.record import FINGERPRINT_BYTES, TOKEN_BYTES, ClaimRequest, Record
 from oncegate.cache.store import Cache
 from oncegate.middleware.admission.admission import Address, AdmissionRequest, Admissions, Verdict
-from oncegate.middleware.admission.attempt import Attempt, LeaseLost, Unconfirmed
+from oncegate.middleware.admission.attempt import Attempt, LeaseLost, Unconfirmed, notify
 from oncegate.middleware.admission.observe import Watch
-from oncegate.middleware.consumers.addresses import Addresses
-from oncegate.middleware.consumers.batches import begin_all, run_batch
+from oncegate.middleware.consumers.addresses import Addresses, Rejected, attempts_before
 from oncegate.middleware.consumers.begun import Begun
 from oncegate.middleware.consumers.delivery import (
     CONSUMER,
     Action,
     Delivery,
     DeliveryDecision,
-    Rejected,
+    Origin,
     SubscriptionSettings,
-    attempts_before,
     check_names,
+    origin_of,
 )
-from oncegate.middleware.consumers.executing import executing
 from oncegate.middleware.consumers.gate import (
     NO_WARNING,
     REASONS,
@@ -53,10 +48,9 @@ from oncegate.middleware.consumers.gate import (
     differs,
     last_error,
 )
-from oncegate.middleware.consumers.handling import run_handler
+from oncegate.middleware.consumers.handling import begin_all, executing, run_batch, run_handler
 from oncegate.middleware.consumers.late_outcomes import LateOutcomes
 from oncegate.middleware.consumers.once import Once, leave
-from oncegate.middleware.consumers.origin import Origin, origin_of
 from oncegate.middleware.consumers.sole_handler import SoleHandler
 from oncegate.middleware.consumers.transactional import give_late_outcomes
 from oncegate.middleware.rules.arguments import check_watch, given_namespace, given_settings
@@ -66,7 +60,7 @@ from oncegate.middleware.rules.key import execution_key, record_id
 
 log = logging.getLogger("oncegate.subscription")
 
-Message = TypeVar("Message")
+Received = TypeVar("Received")
 P = ParamSpec("P")
 
 
@@ -140,22 +134,22 @@ class Subscription:
         return begun
 
     def _report(self, begun: Begun) -> None:
-        in_flight = self._admissions.in_flight
-        watch, consumer, decision = in_flight.watch, self.consumer, begun.decision.value
+        in_flight, consumer = self._admissions.in_flight, self.consumer
+        watch = in_flight.watch
         if begun.mismatch:
             log.warning("record %s: another payload under a used key, taken for the same", begun.named)
         if not in_flight.is_watched:
             return
-        in_flight.notify(lambda: watch.delivery_decided(consumer, decision))
+        notify(lambda: watch.delivery_decided(consumer, begun.decision.value))  # one of before may lack it
         if begun.mismatch:
-            in_flight.notify(lambda: watch.delivery_mismatched(consumer))
+            notify(lambda: watch.delivery_mismatched(consumer))
         if begun.action is Action.DEAD_LETTER:
-            self.dead_lettered(decision)
+            self.dead_lettered(begun.decision.value)
 
     def dead_lettered(self, reason: str) -> None:
-        """Notify the watch of a message that is given up, for ``reason``; for those who find it unfit before it is a delivery."""
-        in_flight = self._admissions.in_flight
-        in_flight.notify(lambda: in_flight.watch.dead_lettered(self.consumer, reason))
+        """Notify the watch of a message that is given up for ``reason``, also before it is a delivery."""
+        watch = self._admissions.in_flight.watch
+        notify(lambda: watch.dead_lettered(self.consumer, reason))
 
     async def _decide(self, delivery: Delivery, origin: Origin) -> Begun:
         try:
@@ -174,7 +168,7 @@ class Subscription:
             if any(self._owes(each) for each in (address, other)):
                 # After a long outage the lease may have lapsed before the outcome, which is known here, could be written.
                 return Begun(DeliveryDecision.IN_FLIGHT, record, reason="Its outcome waits here for the record cache.")
-            allowed = await self._read_records(address.key, address.fingerprint, of_gateway, before)
+            allowed = await self._read_records(address, other, of_gateway, before)
             return allowed if isinstance(allowed, Begun) else await self._admit(address, other, allowed, origin)
         except RecordUnreadable as error:
             return Begun(DeliveryDecision.UNREADABLE, record, reason=f"{error}.")
@@ -190,38 +184,38 @@ class Subscription:
         return address is not None and self._admissions.in_flight.owes(execution_key(address.key, self.consumer))
 
     async def _admit(self, address: Address, other: Address | None, allowed: Allowance, origin: Origin) -> Begun:
-        key, fingerprint = address.key, address.fingerprint
-        own = execution_key(key, self.consumer)
-        request = AdmissionRequest(own, fingerprint, self._first)
-        if other is not None:
+        own = execution_key(address.key, self.consumer)
+        request = AdmissionRequest(own, address.fingerprint, self._first)
+        if other is not None and other.key != address.key:
             request.other = Address(execution_key(other.key, self.consumer), other.fingerprint)
         outcome = await self._admissions.admit(request)
-        if request.is_at_other and other is not None:  # it has just been recorded there
-            if isinstance(outcome, Verdict):
-                return self._decided(DeliveryDecision.IN_FLIGHT, other.key, outcome.record, other.fingerprint)
-            other, key, fingerprint = address, other.key, other.fingerprint
-        found: Record | None = None
-        if isinstance(outcome, Verdict):
-            found = outcome.record
-            decision = by_execution(found, fingerprint, warns=self._warns)
-            if decision is not None:
-                return self._decided(decision, key, found, fingerprint)
+        found = outcome.record if isinstance(outcome, Verdict) else None
+        if other is not None and (request.is_at_other or (found and found.fingerprint == other.fingerprint)):
+            address, other = other, address  # there the record is; or the payload's digest alone is by the other secret
+        if found is not None:
+            if request.is_at_other:  # it has just been recorded there
+                return self._decided(DeliveryDecision.IN_FLIGHT, address, found)
+            if decision := by_execution(found, address.fingerprint, warns=self._warns):
+                return self._decided(decision, address, found)
             if allowed.ended(found):
-                return self._decided(DeliveryDecision.EXHAUSTED, key, found, fingerprint, allowed.total(found.attempt))
+                return self._decided(DeliveryDecision.EXHAUSTED, address, found, allowed.total(found.attempt))
             # Another payload, where that is only warned of, goes on with the record that there is.
             outcome = await self._admissions.admit(AdmissionRequest(own, found.fingerprint, self._policy))
         if isinstance(outcome, Verdict):  # another worker was quicker
-            decision = by_execution(outcome.record, fingerprint, warns=self._warns) or DeliveryDecision.IN_FLIGHT
-            return self._decided(decision, key, outcome.record, fingerprint)
+            decision = by_execution(outcome.record, address.fingerprint, warns=self._warns)
+            return self._decided(decision or DeliveryDecision.IN_FLIGHT, address, outcome.record)
         outcome.origin = origin.line
-        begun = Begun(DeliveryDecision.RUN, record_id(key))
-        begun.mismatch = differs(found, fingerprint)
+        begun = Begun(DeliveryDecision.RUN, record_id(address.key))
+        begun.mismatch = differs(found, address.fingerprint)
         begun.other = None if other is None else (record_id(other.key), other.fingerprint)
         await self._start(begun, outcome, allowed, found)
         return begun
 
-    async def _read_records(self, key: str, fingerprint: bytes, of_gateway: bool, before: int) -> Begun | Allowance:
+    async def _read_records(
+        self, address: Address, other: Address | None, of_gateway: bool, before: int
+    ) -> Begun | Allowance:
         """Read the gateway's record and those of former names: what they decide, or what is allowed after them."""
+        key = address.key
         try:
             submission, *former = await asyncio.gather(
                 self._addresses.gateways(key, of_gateway),
@@ -231,24 +225,23 @@ class Subscription:
             if self.settings.on_cache_down != "run":
                 raise
             submission, former = None, []
-        decision = by_submission(submission.record if submission else None, fingerprint)
+        decision = by_submission(submission.record if submission else None, address.fingerprint)
         if decision is DeliveryDecision.DUPLICATE:
             submission = await self.cache.get(key)  # with its body
         if decision is not None:
-            return self._decided(decision, key, submission.record if submission else None, fingerprint)
+            return self._decided(decision, address, submission.record if submission else None)
         records = [claim.record for claim in former if claim is not None]
         for record in records:
-            if decision := by_execution(record, fingerprint, warns=self._warns):
-                return self._decided(decision, key, record, fingerprint)
+            at = address if other is None or differs(record, other.fingerprint) else other
+            if decision := by_execution(record, at.fingerprint, warns=self._warns):
+                return self._decided(decision, at, record)
         return allowance(self.settings.max_attempts, before, records)
 
-    def _decided(
-        self, decision: DeliveryDecision, key: str, record: Record | None, fingerprint: bytes, attempt: int = 0
-    ) -> Begun:
+    def _decided(self, decision: DeliveryDecision, at: Address, record: Record | None, attempt: int = 0) -> Begun:
         response = record.response if record is not None and decision in WITH_RESPONSE else None
         attempt = attempt or (record.attempt if record is not None else 0)
-        begun = Begun(decision, record_id(key), attempt=attempt, reason=REASONS[decision], response=response)
-        begun.mismatch = differs(record, fingerprint) and decision not in NO_WARNING
+        begun = Begun(decision, record_id(at.key), attempt=attempt, reason=REASONS[decision], response=response)
+        begun.mismatch = differs(record, at.fingerprint) and decision not in NO_WARNING
         return begun
 
     async def _start(self, begun: Begun, attempt: Attempt, allowed: Allowance, found: Record | None) -> None:
@@ -277,9 +270,8 @@ class Subscription:
 
     def _unprotected(self, origin: Origin) -> Begun:
         in_flight = self._admissions.in_flight
-        if in_flight.slots >= in_flight.max_in_flight:
+        if not in_flight.enter(""):
             raise Overloaded("Too many deliveries are being executed: try again later.")
-        in_flight.slots += 1
         policy = self._policy
         token, print_ = os.urandom(TOKEN_BYTES), bytes(FINGERPRINT_BYTES)
         attempt = Attempt(in_flight, "", ClaimRequest(token, print_, policy.lease_ms, policy.retention_ms), policy)
@@ -335,8 +327,8 @@ class Subscription:
         return batch
 
     def handler(
-        self, describe: Callable[[Message], Delivery]
-    ) -> Callable[[Callable[Concatenate[Message, P], Any]], Callable[Concatenate[Message, P], Awaitable[Begun]]]:
+        self, describe: Callable[[Received], Delivery]
+    ) -> Callable[[Callable[Concatenate[Received, P], Any]], Callable[Concatenate[Received, P], Awaitable[Begun]]]:
         """Decorates a handler of messages, as `execute` treats it; ``describe`` makes a `Delivery` of a message.
 
         An error of ``describe`` is raised: let it return ``None`` as the key of a message without one. For the decoration of a
@@ -344,12 +336,12 @@ class Subscription:
         """
 
         def decorate(
-            handler: Callable[Concatenate[Message, P], Any],
-        ) -> Callable[Concatenate[Message, P], Awaitable[Begun]]:
+            handler: Callable[Concatenate[Received, P], Any],
+        ) -> Callable[Concatenate[Received, P], Awaitable[Begun]]:
             self.only(handler)
 
             @functools.wraps(handler)
-            async def handled(message: Message, /, *args: P.args, **kwargs: P.kwargs) -> Begun:
+            async def handled(message: Received, /, *args: P.args, **kwargs: P.kwargs) -> Begun:
                 return await self.execute(describe(message), handler, message, *args, **kwargs)
 
             return handled

@@ -66,21 +66,14 @@ def set_inbox(handler: Callable[..., Any], inbox: TransactionalInbox) -> None:
     setattr(handler, _INBOX, inbox)
 
 
-def has_inbox(handler: Callable[..., Any]) -> bool:
-    """Whether ``handler``, or what it decorates with `functools.wraps`, marks its deliveries by itself."""
-    return hasattr(handler, _INBOX)
+def inbox_of(handler: Callable[..., Any]) -> TransactionalInbox | None:
+    """The inbox by which ``handler``, or what it decorates with `functools.wraps`, marks its deliveries by itself."""
+    return getattr(handler, _INBOX, None)
 
 
-def check_secrets(handler: Callable[..., Any], digests: Digests) -> None:
-    """Raises ``ValueError`` where ``handler`` has an inbox with other secrets than those of ``digests``."""
-    inbox: TransactionalInbox | None = getattr(handler, _INBOX, None)
-    if inbox is not None:
-        check_same_secrets(inbox, digests)
-
-
-def check_same_secrets(inbox: TransactionalInbox, digests: Digests) -> None:
-    """Raises ``ValueError`` where ``inbox`` has other ones: a message would have one id here, and another one there."""
-    if not have_same_secrets(inbox.digests, digests):
+def check_secrets(inbox: TransactionalInbox | None, digests: Digests) -> None:
+    """Raises ``ValueError`` where an inbox has other ones: a message would have one id here, and another one there."""
+    if inbox is not None and not have_same_secrets(inbox.digests, digests):
         raise ValueError(
             "the inbox and the subscription have different secrets, or one of them has none: give both the same (secret=)"
         )

@@ -1,23 +1,19 @@
-"""The app's own functions: ``caller`` names who sent a request, ``redact`` says what is kept of its response.
+"""The app's own functions: ``caller`` names who sent a request, ``redact`` chooses what is kept of its response.
 
-What they return is checked, and what they raise is logged, and decides nothing else than is said here.
-
-Redaction: the first client gets the response as the app made it; a retry gets what was kept, replayed as it is. Where the
-function raises, or returns no response, the record says only that the attempt has ended: no retry executes it again, and
-nothing is kept that should not be.
+What they return is checked; what they raise is logged. The first client gets the response as the app made it, a retry what was
+kept. Where ``redact`` raises, or returns no response, only the attempt's end is recorded: no retry executes it again.
 """
 
 import inspect
 import logging
-import re
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 from uuid import UUID
 
-from oncegate.cache.codec import BODILESS
 from oncegate.cache.record import StoredResponse
 from oncegate.middleware.outcome.errors import ENDS_PROCESS
 from oncegate.middleware.outcome.raised import kind_and_place
+from oncegate.middleware.outcome.results import checked_response
 from oncegate.middleware.rules.errors import CallerFailed, CallerMissing
 from oncegate.middleware.rules.key import caller_scope
 from oncegate.middleware.rules.policy import Policy
@@ -25,7 +21,7 @@ from oncegate.middleware.rules.policy import Policy
 log = logging.getLogger("oncegate.http")
 
 Caller = Callable[[dict[str, Any]], str | int | UUID | None]
-"""Names who sent a request, by its ASGI scope, for good: an account's number, say, not a session's. ``None`` and ``""``:
+"""Names who sent a request, by its ASGI scope, for good: by an account's number, not a session's. ``None`` and ``""``:
 nobody is logged in. Called in the event loop, for requests with a key; must be quick, and await nothing."""
 
 _NOBODY = "This operation needs to know its caller: log in."
@@ -34,10 +30,6 @@ _FAILED = "The caller could not be determined. Nothing was executed."
 Redact = Callable[[dict[str, Any], StoredResponse], StoredResponse | None]
 """Gives what is to be kept of a response to a request, by its ASGI scope: the same, another one, or ``None``, for nothing but
 that the request was executed. Called in the event loop; must be quick, and await nothing."""
-
-_is_name: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+").fullmatch
-_is_value: Final = re.compile(rb"(?:[!-~\x80-\xff](?:[ \t!-~\x80-\xff]*[!-~\x80-\xff])?)?").fullmatch
-"""RFC 9110 section 5.5: no CR, LF or NUL, and no white space around it."""
 
 
 def named_caller(caller: Caller, scope: Any) -> list[bytes]:
@@ -62,7 +54,7 @@ def named_caller(caller: Caller, scope: Any) -> list[bytes]:
 
 
 def _text(name: object) -> str | None:
-    """A name as text, empty for nobody's; ``None`` for what can't be one. No bool, which only says whether there is a user."""
+    """A name as text, empty for nobody's; ``None`` for what can't be one, a bool for instance."""
     if name is None:
         return ""
     return str(name) if isinstance(name, str | int | UUID) and not isinstance(name, bool) else None
@@ -90,24 +82,12 @@ def _checked(given: object, response: StoredResponse, policy: Policy) -> StoredR
     """``given`` as it can be replayed. Raises ``TypeError`` or ``ValueError`` for what can't."""
     if not isinstance(given, StoredResponse):
         raise TypeError("give a StoredResponse, or None")
-    status = given.status
-    if type(status) is not int or not 200 <= status <= 599:
-        raise ValueError("its status is none")
-    body = None if given.body is None else bytes(memoryview(given.body))
-    if body and status in BODILESS:
-        raise ValueError("it can have no body")
+    status, lines, body, completed_at_ms = checked_response(*given[:3], response.completed_at_ms)
     if body is not None and len(body) > policy.max_response_body:
         body = None
-    headers = [_line(name, value) for name, value in given.headers]
     # As of the app's own response: what is of the moment, or ours, is not kept.
-    headers = [line for line in headers if line[0] not in policy.unstored]
+    headers = [line for line in lines if line[0] not in policy.unstored]
     if body is not None and body != response.body:
         length = b"%d" % len(body)
         headers = [(name, length if name == b"content-length" else value) for name, value in headers]
-    return StoredResponse(status, tuple(headers), body, response.completed_at_ms)
-
-
-def _line(name: bytes, value: bytes) -> tuple[bytes, bytes]:
-    if not _is_name(name) or not _is_value(value):
-        raise ValueError("a header is not one")
-    return bytes(name).lower(), bytes(value)
+    return StoredResponse(status, tuple(headers), body, completed_at_ms)

@@ -114,7 +114,7 @@ class AppRun(Capture):
             self._scope = scope
         self.patient = True  # until it lasts
         self._exchange.begin(attempt, loop, self.lasts)
-        app = door.submit if attempt.submission else door.app
+        app = door.submit if attempt.claim.submission else door.app
         self.task = attempt.task = task = loop.create_task(self._run(app, scope, False))
         task.add_done_callback(attempt.ran)
 

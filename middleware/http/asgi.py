@@ -1,10 +1,134 @@
-"""The interface between server and app (ASGI 3), as types."""
+"""ASGI 3 as it is used here: its types, our extensions to a scope, and a request's body, read whole and given once more."""
+# Compiled: docs/decisions/0012-compiled.md
 
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any, Final
+
+from oncegate.cache.record import ClaimRequest
+from oncegate.middleware.admission.within import within
+from oncegate.middleware.rules.errors import PayloadTooLarge, RequestTimeout
+from oncegate.middleware.rules.key import Fields
+from oncegate.middleware.rules.policy import CONTENT_LENGTH, Policy
+from oncegate.middleware.rules.versions import AggregateVersion
 
 Message = MutableMapping[str, Any]
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Any, Any, Any], Awaitable[None]]
+
+PATH_SAFE: Final = "/!$&'()*+,;=:@~-._%"
+"""The characters of a path that stand for themselves in a request target."""
+SCOPE_EXTENSION: Final = "oncegate.attempt"
+"""``scope["extensions"]`` holds an `AttemptView` under this name while a request runs under enforcement."""
+
+
+@dataclass(slots=True, init=False)  # as a `Record`: every first request makes one
+class AttemptView:
+    """What a command processor may know of the attempt that it executes.
+
+    ``number`` counts from 1 (also sent as ``Idempotency-Attempt``). ``record`` is the record's id, fit for logs.
+    ``confirm`` is awaited right before the first byte leaves for where the effect happens: it renews a lease that has grown old,
+    and raises `oncegate.middleware.outcome.errors.NotProcessed` where the attempt is no longer ours: send nothing then. ``None``
+    where there is nothing to confirm (the cache is down and the policy is to fail open). By ``token``, its owner token, another
+    middleware behind this one knows the attempt's record.
+    """
+
+    number: int
+    record: str
+    confirm: Callable[[], Awaitable[None]] | None
+    token: bytes
+
+    def __init__(
+        self, number: int, record: str, confirm: Callable[[], Awaitable[None]] | None, token: bytes = b""
+    ) -> None:
+        self.number = number
+        self.record = record
+        self.confirm = confirm
+        self.token = token
+
+
+SUBMISSION_EXTENSION: Final = "oncegate.submission"
+"""``scope["extensions"]`` holds a `Submission` under this name where a command is to be accepted, not executed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A command to be accepted: the request's key as text, what its record was claimed with, and its policy, which names the
+    stream. With a ``version`` it gets a number: the one that it got, if it was accepted in the last ``known_ms``.
+    """
+
+    key: str
+    claim: ClaimRequest
+    policy: Policy
+    version: AggregateVersion | None
+    known_ms: int
+
+
+def _uncounted(_: int) -> None:
+    pass
+
+
+async def read_body(
+    receive: Receive, fields: Fields, limit: int, timeout: float, hold: Callable[[int], None] = _uncounted
+) -> bytes | None:
+    """The whole body, or ``None`` where the client left before its last chunk: then there was no request.
+
+    Raises `PayloadTooLarge` beyond ``limit`` bytes (at once where Content-Length says so), `RequestTimeout`, and what ``hold``
+    raises, which is called with the size of each piece of a body that comes in several.
+    """
+    declared = fields.get(CONTENT_LENGTH)
+    if declared is not None and declared[0].isdigit() and int(declared[0][:20]) > limit:
+        raise PayloadTooLarge(f"The body is larger than {limit} bytes.")
+    began = monotonic()
+    try:
+        message = await within(timeout, receive())
+        if not message.get("more_body", False):  # as a rule
+            return None if message["type"] == "http.disconnect" else _chunk(message, 0, limit)
+        return await within(max(0.0, timeout - (monotonic() - began)), _whole(message, receive, limit, hold))
+    except TimeoutError:
+        raise RequestTimeout(f"The body did not arrive within {timeout:g} seconds.") from None
+
+
+async def _whole(message: Message, receive: Receive, limit: int, hold: Callable[[int], None]) -> bytes | None:
+    """The body that begins with ``message``, which is not all of it."""
+    chunks: list[bytes] = []
+    size = 0
+    while message["type"] != "http.disconnect":
+        chunk = _chunk(message, size, limit)
+        hold(len(chunk))
+        chunks.append(chunk)
+        size += len(chunk)
+        if not message.get("more_body", False):
+            return b"".join(chunks)
+        message = await receive()
+    return None
+
+
+def _chunk(message: Message, size: int, limit: int) -> bytes:
+    """The chunk of ``message``. Raises `PayloadTooLarge` where it goes beyond ``limit``, after ``size`` bytes before it."""
+    chunk = message.get("body", b"")
+    if not isinstance(chunk, bytes):  # middleware in front may give a bytearray
+        chunk = bytes(chunk)
+    if size + len(chunk) > limit:
+        raise PayloadTooLarge(f"The body is larger than {limit} bytes.")
+    return chunk
+
+
+class BodyAgain:
+    """ASGI ``receive`` for a request whose body was read already: all of it, then what comes after it."""
+
+    __slots__ = ("_body", "_receive")
+
+    def __init__(self, body: bytes, receive: Receive) -> None:
+        self._body: bytes | None = body
+        self._receive = receive
+
+    async def receive(self) -> Message:
+        """The next message."""
+        body, self._body = self._body, None
+        if body is None:
+            return await self._receive()
+        return {"type": "http.request", "body": body, "more_body": False}

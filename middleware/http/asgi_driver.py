@@ -11,10 +11,17 @@ from oncegate.middleware.admission.admission import Verdict
 from oncegate.middleware.admission.attempt import Attempt, LeaseLost
 from oncegate.middleware.admission.within import within
 from oncegate.middleware.http.app_run import AppRun
-from oncegate.middleware.http.asgi import App, Receive, Send
-from oncegate.middleware.http.body import BodyAgain, read_body
+from oncegate.middleware.http.asgi import (
+    SCOPE_EXTENSION,
+    SUBMISSION_EXTENSION,
+    App,
+    AttemptView,
+    BodyAgain,
+    Receive,
+    Send,
+    read_body,
+)
 from oncegate.middleware.http.exchange import Exchange, Step
-from oncegate.middleware.http.extensions import SCOPE_EXTENSION, SUBMISSION_EXTENSION, AttemptView
 from oncegate.middleware.outcome.problems import Answer
 
 log = logging.getLogger("oncegate.http")
@@ -93,8 +100,7 @@ class AsgiDriver:
                 raise
             step = exchange.refused(end)
         finally:
-            if self._held:
-                self._let_go()
+            self._let_go()
         if isinstance(step, Answer):
             self._body = b""  # its client may take the answer as slowly as it likes
             await self._answer(step)
@@ -107,9 +113,11 @@ class AsgiDriver:
         """Claim the record, or run the ``attempt`` that there is; done once there is something to be given to the client."""
         exchange = self._exchange
         admissions = exchange.door.admissions
-        may_wait = exchange.admission.wait > 0 or admissions.is_full(exchange.admission.key)
-        if attempt is None and may_wait:
-            self._hold_once()
+        if attempt is None:
+            if exchange.admission.wait > 0:  # before a slot is taken, since this may raise
+                self._hold_once()
+            if not admissions.enter(exchange.admission):
+                self._hold_once()
         loop = asyncio.get_running_loop()
         self._ready = ready = loop.create_future()
         if attempt is not None:
@@ -155,8 +163,8 @@ class AsgiDriver:
         scope = exchange.scope
         given = scope.get("extensions")
         extensions = {name: given[name] for name in given if name not in _UNENFORCEABLE} if given else {}
-        extensions[SCOPE_EXTENSION] = AttemptView(attempt.number, exchange.record, run.confirm, attempt.token)
-        if attempt.submission:
+        extensions[SCOPE_EXTENSION] = AttemptView(attempt.number, exchange.record, run.confirm, attempt.claim.token)
+        if attempt.claim.submission:
             extensions[SUBMISSION_EXTENSION] = exchange.submission(attempt)
         return {**scope, "headers": exchange.headers(attempt), "extensions": extensions}
 

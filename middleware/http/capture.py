@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
-from oncegate.cache.codec import BODILESS
+from oncegate.cache.fields import BODILESS
 from oncegate.middleware.admission.deadlines import Deadlines
 from oncegate.middleware.http.asgi import Message
 
@@ -22,10 +22,9 @@ WINDOW = 64 * 1024
 class Capture:
     """An attempt's response. ``send`` is the ASGI send callable for its command processor; a lost client is not its concern.
 
-    ``status`` is 0 until the response has begun. ``body`` is what is kept of it: ``None`` once it went past ``cap`` bytes.
-    ``bodiless`` says that the head is all there is to it. `finish`, `outgrow` and `put_aside` are for subclasses.
-    While its client is ``slow``, what is put aside for it counts (`put_aside`).
-    Set ``deaf``, and whatever is sent is dropped. While it is ``patient``, the head of a short response waits for its body.
+    ``status`` is 0 until the response has begun; ``bodiless``: the head is all of it. `finish`, `outgrow` and `put_aside` are for
+    subclasses. While its client is ``slow``, what is put aside for it counts. While it is ``deaf``, whatever is sent is dropped.
+    While it is ``patient``, the head of a short response waits for its body.
     """
 
     # Few objects: most responses are one chunk, and what lives while the cache is waited for keeps the collector busy.
@@ -210,7 +209,7 @@ class Capture:
             self._wake()
 
     def limit(self, limits: Deadlines) -> None:
-        """From here on, a head that has come is shown at once, and none having come is news, too, when ``limits`` say so."""
+        """From here on, a head that has come is shown at once; that none came is news, too, when ``limits`` are reached."""
         self.patient = False
         if self.status:
             self._show_head()

@@ -5,10 +5,8 @@ The CORS middleware goes around `IdempotencyMiddleware` (in Starlette: is added 
     app.add_middleware(IdempotencyMiddleware, cache=cache)
     app.add_middleware(CORSMiddleware, allow_origins=[...], allow_headers=REQUEST_HEADERS, expose_headers=EXPOSED_HEADERS)
 
-The other way round, a problem would have no CORS headers, so that the script would see a network error instead of it; and
-the headers for the origin that came first would be stored, and given to another one.
-
-The gateway has no such middleware around it: there, `CrossOrigin` does the same for what it answers itself.
+The other way round, a problem would have no CORS headers, so that a script would see a network error, and the headers for one
+origin would be stored, and given to another one. For what the gateway answers itself, `CrossOrigin` does the same.
 """
 
 from collections.abc import Iterable, Sequence

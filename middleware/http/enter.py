@@ -7,9 +7,9 @@ from time import monotonic
 from typing import Any, Final
 from urllib.parse import quote
 
-from oncegate.middleware.admission.gate import Decision
+from oncegate.middleware.admission.gate import GateDecision
 from oncegate.middleware.admission.observe import Observation, Observe
-from oncegate.middleware.http.asgi import Message, Receive, Scope, Send
+from oncegate.middleware.http.asgi import PATH_SAFE, Message, Receive, Scope, Send
 from oncegate.middleware.http.asgi_driver import AsgiDriver
 from oncegate.middleware.http.door import HttpDoor
 from oncegate.middleware.http.exchange import Exchange
@@ -21,13 +21,12 @@ from oncegate.middleware.tokens.verifier import Tokens
 
 log = logging.getLogger("oncegate.http")
 
-_BYPASS: Final = Decision.BYPASS.value  # an enum's takes a call
-_PATH_SAFE: Final = "/!$&'()*+,;=:@~-._%"
+_BYPASS: Final = GateDecision.BYPASS.value  # an enum's takes a call
 
 
 def enter(door: HttpDoor, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
     """The awaitable that answers an HTTP request. What isn't enforced passes first, untouched."""
-    if door._routed:  # else the path doesn't matter
+    if door.policies.routes:  # else the path doesn't matter
         path, raw_path = scope["path"], scope.get("raw_path")
         if root := scope.get("root_path"):
             path, raw_path = _below(root, path, raw_path)
@@ -61,13 +60,10 @@ async def _identified_later(exchange: Exchange, tokens: Tokens, receive: Receive
 
 
 def _below(root: str, path: str, raw_path: bytes | None) -> tuple[str, bytes | None]:
-    """The path that an app routes by where it is mounted, or served under ``--root-path``: the rest behind ASGI's root_path.
-
-    As Starlette has it: a server or a mount that doesn't put the root before the path has nothing to be taken off.
-    """
+    """The path that a mounted app routes by: the rest behind ASGI's root_path, if it begins with that, as in Starlette."""
     if path == root or path.startswith(root + "/"):
         path = path[len(root) :]
-        sent = quote(root, safe=_PATH_SAFE).encode()
+        sent = quote(root, safe=PATH_SAFE).encode()
         if raw_path is not None and raw_path.startswith(sent):
             raw_path = raw_path[len(sent) :]
     return path, raw_path

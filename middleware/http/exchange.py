@@ -20,18 +20,18 @@ from typing import Any, Final
 from oncegate.cache.record import State, StoredResponse, stored_response
 from oncegate.middleware.admission.admission import Address, AdmissionRequest, Verdict
 from oncegate.middleware.admission.attempt import Attempt, LeaseLost, Unconfirmed
-from oncegate.middleware.admission.gate import Decision
+from oncegate.middleware.admission.gate import GateDecision
 from oncegate.middleware.http.app_functions import redacted
-from oncegate.middleware.http.extensions import SCOPE_EXTENSION, AttemptView, Submission
+from oncegate.middleware.http.asgi import SCOPE_EXTENSION, AttemptView, Submission
 from oncegate.middleware.http.keyed_request import KeyedRequest
-from oncegate.middleware.http.prefer import wanted_wait
 from oncegate.middleware.outcome import responses
 from oncegate.middleware.outcome.errors import ENDS_PROCESS, NotAccepted, NotProcessed, OutcomeUnknown
 from oncegate.middleware.outcome.problems import Answer
 from oncegate.middleware.outcome.raised import kind_and_text, outcome_of
-from oncegate.middleware.rules.errors import Overloaded
+from oncegate.middleware.rules.errors import MOST_TURNS, overtaken
 from oncegate.middleware.rules.key import Fields, fingerprint, forgiving, record_id
-from oncegate.middleware.rules.policy import PREFER, RAISE_HEADER, Policy
+from oncegate.middleware.rules.policy import PREFER, RAISE_HEADER
+from oncegate.middleware.rules.prefer import wanted_wait, wants_error
 
 log = logging.getLogger("oncegate.http")
 
@@ -48,12 +48,10 @@ Step = Attempt | Verdict | Answer | AttemptView | Exception | None
 | ``None`` | send the claim |
 """
 
-_MAX_ADMISSIONS: Final = 3
-"""How often a request whose attempt was lost before it began is decided anew."""
 _ALWAYS_MS: Final = 2**52
 _READ: Fields = {}
 # Members of an enumeration take long to look up.
-_IN_FLIGHT: Final = Decision.IN_FLIGHT
+_IN_FLIGHT: Final = GateDecision.IN_FLIGHT
 _UNKNOWN: Final = State.UNKNOWN
 
 
@@ -87,7 +85,7 @@ class Exchange(KeyedRequest):
             forgiving(method, path, whole, digests) if policy.warns else whole,
             policy,
             wanted_wait(fields, policy) if PREFER in fields else 0,
-            wants_error(fields, policy) if RAISE_HEADER in fields else policy.raise_on_duplicate,
+            policy.raise_on_duplicate or (RAISE_HEADER in fields and wants_error(fields[RAISE_HEADER])),
             bool(policy.stream),
             whole,
             method,
@@ -111,7 +109,7 @@ class Exchange(KeyedRequest):
                 return outcome
             if outcome.decision is _IN_FLIGHT and self.admission.wait > 0:
                 return outcome
-            return self.on_waited(outcome)
+            return self.on_waited(outcome) if self.scope.get("extensions") else self.answer_by(outcome)
         except Exception as error:  # noqa: BLE001 - answered, or passed on
             return self.refused(error)
 
@@ -123,11 +121,10 @@ class Exchange(KeyedRequest):
         """There is nothing to wait for any more: ``None`` where the attempt in the way has gone without an outcome."""
         if verdict is None:
             return None
-        if self.scope.get("extensions"):
-            # The owner token shows it, so that it holds whatever names the same store: two connections, two URLs.
-            outer = self._outer()
-            if outer is not None and verdict.record.token == outer.token:
-                return outer
+        # The owner token shows it, so that it holds whatever names the same store: two connections, two URLs.
+        outer = self._outer()
+        if outer is not None and verdict.record.token == outer.token:
+            return outer
         return self.answer_by(verdict)
 
     def _outer(self) -> AttemptView | None:
@@ -141,15 +138,11 @@ class Exchange(KeyedRequest):
 
     def submission(self, attempt: Attempt) -> Submission:
         """What is accepted with the request, where its ``attempt`` is to be."""
-        policy, version, fingerprint = self.policy, self.version, self.admission.fingerprint
-        if version is None:
-            return Submission(self.key or "", fingerprint, policy.route, policy.stream, policy.travelling)
+        policy = self.policy
         # A first attempt has found no record: one that was accepted longer ago than that has had its time, and the key is free
         # again. What an attempt has taken over was in doubt, however long ago it was appended.
         known_ms = policy.ttl_ms[State.SUCCEEDED] if attempt.number == 1 else _ALWAYS_MS
-        return Submission(
-            self.key or "", fingerprint, policy.route, policy.stream, policy.travelling, version, known_ms
-        )
+        return Submission(self.key or "", attempt.claim, policy, self.version, known_ms)
 
     # -- run, recorded ------------------------------------------------------------------------------------------------
 
@@ -257,21 +250,10 @@ class Exchange(KeyedRequest):
             retryable = self.policy.settings.on_unknown == "retry" if slug == "upstream-failed" else None
             return self.problem(slug, detail, attempt=self.attempt.number, retryable=retryable, extra=extra)
         if not isinstance(self.raised, LeaseLost):
-            self.observed(Decision.RUN.value, 500, self.attempt.number)
+            self.observed(GateDecision.RUN.value, 500, self.attempt.number)
         return None
 
     def on_lease_lost(self) -> Step:
         """The attempt was taken over before it began: the request is decided anew, a few times."""
         self._lost += 1
-        if self._lost < _MAX_ADMISSIONS:
-            return None
-        detail = "The request was overtaken again and again before it could begin: try again later."
-        return self.refused(Overloaded(detail))
-
-
-def wants_error(fields: Fields, policy: Policy) -> bool:
-    """Whether a duplicate is to be answered with an error: by the route, or by the request's header."""
-    lines = fields.get(RAISE_HEADER)
-    if lines is None:
-        return policy.raise_on_duplicate
-    return policy.raise_on_duplicate or lines[0].strip().lower() in (b"?1", b"1", b"true")
+        return None if self._lost < MOST_TURNS else self.refused(overtaken("request"))

@@ -15,20 +15,19 @@ from oncegate.cache.errors import CacheUnavailable, RecordUnreadable
 from oncegate.cache.record import State
 from oncegate.middleware.admission.admission import Verdict
 from oncegate.middleware.admission.attempt import Attempt
-from oncegate.middleware.admission.gate import Decision
+from oncegate.middleware.admission.gate import GateDecision
 from oncegate.middleware.admission.observe import Observation
 from oncegate.middleware.http.app_functions import named_caller
 from oncegate.middleware.http.door import HttpDoor
-from oncegate.middleware.http.prefer import wants_async
 from oncegate.middleware.outcome import responses
 from oncegate.middleware.outcome.problems import (
+    INVALID_TOKEN,
+    LOGIN,
     RETRY_AFTER_SECONDS,
     Answer,
     challenge,
-    login_challenge,
     original_result,
     problem,
-    token_challenge,
 )
 from oncegate.middleware.rules.errors import CallerInvalid, CallerMissing, KeyMissing, Refusal, TooManyKeys
 from oncegate.middleware.rules.key import (
@@ -41,6 +40,7 @@ from oncegate.middleware.rules.key import (
     scope_parts,
 )
 from oncegate.middleware.rules.policy import ATTEMPT_HEADER, COOKIE, Policy
+from oncegate.middleware.rules.prefer import wants_async
 from oncegate.middleware.rules.versions import AggregateVersion
 from oncegate.middleware.tokens.verifier import Tokens
 
@@ -48,17 +48,17 @@ log = logging.getLogger("oncegate.http")
 
 OBSERVER_FAILED: Final = "the observer failed"
 _DETAILS: Final = {
-    Decision.IN_FLIGHT: "The first request with this key is still being executed: try again later, or send Prefer: wait.",
-    Decision.MISMATCH: "This key was used for a request with another method, path, query or payload: use a new key.",
-    Decision.REFUSE: "An earlier request with this key may or may not have been executed: find out before sending another.",
-    Decision.DUPLICATE: "A request with this key was already processed: its result is in original_result.",
+    GateDecision.IN_FLIGHT: "The first request with this key is still being executed: try again later, or send Prefer: wait.",
+    GateDecision.MISMATCH: "This key was used for a request with another method, path, query or payload: use a new key.",
+    GateDecision.REFUSE: "An earlier request with this key may or may not have been executed: find out before sending another.",
+    GateDecision.DUPLICATE: "A request with this key was already processed: its result is in original_result.",
 }
 
 # Members of an enumeration take long to look up.
-_REPLAY: Final = Decision.REPLAY
-_FIRST: Final = Decision.RUN.value
-_BYPASS: Final = Decision.BYPASS.value
-_REPLAYED: Final = Decision.REPLAY.value
+_REPLAY: Final = GateDecision.REPLAY
+_FIRST: Final = GateDecision.RUN.value
+_BYPASS: Final = GateDecision.BYPASS.value
+_REPLAYED: Final = GateDecision.REPLAY.value
 _named: Final = tuple.__new__
 """Makes a named tuple in half the time of its own constructor."""
 Headers = list[tuple[bytes, bytes]]
@@ -93,11 +93,11 @@ class KeyedRequest:
 
     __slots__ = (
         "_accepted",
-        "_asked_async",
         "_began",
         "_generated",
         "_key_line",
         "_names_attempt",
+        "_prefers_async",
         "applied",
         "door",
         "fields",
@@ -125,7 +125,7 @@ class KeyedRequest:
         self._began = monotonic()
         self._key_line = b""
         self._generated = False
-        self._asked_async = False
+        self._prefers_async = False
         self._names_attempt = False
         self._accepted = False
         """Whether the answer is the one that a submission got."""
@@ -179,8 +179,8 @@ class KeyedRequest:
 
     def _submitted(self, policy: Policy, submission: Policy) -> Policy:
         """The rules that hold: those for a ``submission``, if the request is one. Raises what `Aggregates.version` raises."""
-        self._asked_async = wants_async(self.fields)
-        if not self._asked_async and policy.mode != "async":
+        self._prefers_async = wants_async(self.fields)
+        if not self._prefers_async and policy.mode != "async":
             return policy
         self.policy = submission
         aggregates = submission.aggregates
@@ -204,7 +204,7 @@ class KeyedRequest:
         """The headers of the response that this request's own attempt produced."""
         recorded = attempt.number > 0  # without a record, nothing is enforced
         self.observed(_FIRST if recorded else _BYPASS, status, attempt.number)
-        if attempt.submission:
+        if attempt.claim.submission:
             self._accepted = True
             cors = self.door.cors
             if cors is not None:  # the answer is the gateway's own
@@ -212,7 +212,7 @@ class KeyedRequest:
         headers = responses.executed_headers(
             headers, status, policy=self.policy, key_line=self._key_line, recorded=recorded
         )
-        if self._asked_async or self.applied is not None:
+        if self._prefers_async or self.applied is not None:
             self._add_preference(headers)
         return headers
 
@@ -227,7 +227,7 @@ class KeyedRequest:
                 record.response, verdict.remaining_ms, policy=self.policy, key_line=self._key_line
             )
             return self._answer(answer, _REPLAYED, record.attempt, mismatch=verdict.mismatch)
-        extra = {"original_result": original_result(record.response)} if decision is Decision.DUPLICATE else None
+        extra = {"original_result": original_result(record.response)} if decision is GateDecision.DUPLICATE else None
         return self.problem(
             decision.value, _DETAILS[decision], attempt=record.attempt, extra=extra, mismatch=verdict.mismatch
         )
@@ -278,17 +278,16 @@ class KeyedRequest:
         return self._answer(answer, slug, attempt, mismatch=mismatch)
 
     def _challenge(self, slug: str) -> tuple[bytes, bytes]:
-        policy = self.policy
         if self.door.caller is not None:
-            return login_challenge()
-        if policy.claims:
-            headers = [name for name in policy.scope_names if name not in policy.claims]
-            return token_challenge(headers, invalid=slug == CallerInvalid.slug)
-        return challenge(policy.scope_names)
+            return LOGIN
+        if slug == CallerInvalid.slug:
+            return INVALID_TOKEN
+        claims = self.policy.claims
+        return challenge([name for name in self.policy.scope_names if name not in claims], token=bool(claims))
 
     def _answer(self, answer: Answer, decision: str, attempt: int, *, mismatch: bool = False) -> Answer:
         self.observed(decision, answer.status, attempt, mismatch=mismatch)
-        if self._asked_async or self.applied is not None:
+        if self._prefers_async or self.applied is not None:
             self._add_preference(answer.headers)
         cors = self.door.cors
         if cors is not None:
@@ -301,7 +300,7 @@ class KeyedRequest:
         return answer
 
     def _add_preference(self, headers: Headers) -> None:
-        applied = [b"respond-async"] if self._asked_async and self._accepted else []
+        applied = [b"respond-async"] if self._prefers_async and self._accepted else []
         if self.applied is not None:
             applied.append(b"wait=%d" % self.applied)
         if applied:
@@ -311,8 +310,8 @@ class KeyedRequest:
         """Call ``observe`` with the answer. Its errors are only logged."""
         observe = self.door.observe
         if observe is not None:
-            seconds, method, route = monotonic() - self._began, self.scope["method"], self.policy.route
-            values = (decision, status, attempt, self.record, route, method, seconds, mismatch)
+            route, method = self.policy.route, self.scope["method"]
+            values = (decision, status, attempt, self.record, route, method, monotonic() - self._began, mismatch)
             try:
                 observe(_named(Observation, values))
             except Exception:  # a user's observer must not decide about a payment

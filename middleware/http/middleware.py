@@ -1,9 +1,4 @@
-"""`IdempotencyMiddleware`, pure ASGI: the middleware's public class.
-
-Requests go on to `oncegate.middleware.http.enter`, where what isn't enforced passes first, untouched. One under
-enforcement goes through one `Exchange`, driven by an `AsgiDriver`: key and scope, body, admission, then either the attempt
-and the relay of its response, or the answer that the gate's verdict calls for.
-"""
+"""`IdempotencyMiddleware`, pure ASGI: the public class. Its requests go on to `oncegate.middleware.http.enter`."""
 
 import asyncio
 import logging
@@ -33,8 +28,8 @@ from oncegate.middleware.rules.digests import Secrets, given_digests
 from oncegate.middleware.rules.policy import TOKEN_HEADER, Policies
 from oncegate.middleware.rules.route_advice import route_advice
 from oncegate.middleware.rules.settings import IdempotencySettings, Route
-from oncegate.middleware.tokens.open import open_tokens
 from oncegate.middleware.tokens.settings import JwtSettings
+from oncegate.middleware.tokens.verifier import open_tokens
 
 log = logging.getLogger("oncegate.http")
 
@@ -56,12 +51,12 @@ class IdempotencyMiddleware:
     ``caller`` names who sent a request with a key, by its ASGI scope, and takes the place of ``scope``:
     a function that gives a ``str``, ``int`` or ``UUID``; on ``None`` or ``""`` the request is refused (``caller-missing``), on
     an error, too (``caller-failed``).
-    ``jwt`` says by what a token is verified whose claims ``scope`` names. ``redact`` gives what is to be kept of a response, by
+    ``jwt``: by what a token is verified whose claims ``scope`` names. ``redact`` gives what is to be kept of a response, by
     the ASGI scope and a `StoredResponse`; where it gives ``None``, or fails, a retry gets the problem ``duplicate`` without the
     response.
 
     ``submit`` is called in the app's place for a request that is to be processed later: it accepts the command (see
-    `oncegate.middleware.http.extensions.Submission`), answers 202, or raises `oncegate.middleware.outcome.errors.NotAccepted`.
+    `oncegate.middleware.http.asgi.Submission`), answers 202, or raises `oncegate.middleware.outcome.errors.NotAccepted`.
 
     ``cache`` is a `Cache`, or the URL of one (see `open_cache`), which the lifespan's shutdown closes. Behind another one on the
     same store, in the same namespace, it steps aside for requests that the other enforces.
@@ -127,10 +122,10 @@ class IdempotencyMiddleware:
             callers=CallerLimits(max_in_flight_per_caller, new_keys_per_caller) if limited else None,
         )
         self.door = HttpDoor(
-            app,
-            submit or app,  # without one, no route asks for it
-            Policies(settings, routes, jwt.header if jwt is not None else TOKEN_HEADER),
-            self.admissions,
+            app=app,
+            submit=submit or app,  # without one, no route asks for it
+            policies=Policies(settings, routes, jwt.header if jwt is not None else TOKEN_HEADER),
+            admissions=self.admissions,
             namespace=given_namespace(namespace),
             digests=given_digests(secret),
             body_timeout=body_timeout,
@@ -185,6 +180,6 @@ class IdempotencyMiddleware:
 def _on_asyncio() -> bool:
     try:
         asyncio.get_running_loop()
-    except RuntimeError:  # trio's, say
+    except RuntimeError:  # on trio, for instance
         return False
     return True

@@ -89,8 +89,9 @@ def error_schema(slugs: list[str]) -> Description:
 
 
 def slugs_of(settings: IdempotencySettings, *, named: bool = False, numbered: bool = False) -> list[str]:
-    """The problems that a request under ``settings`` may be answered with, in the order of `KINDS`. ``named``: an app names the
-    callers itself. ``numbered``: its route numbers commands."""
+    """The problems that a request under ``settings`` may get, in the order of `KINDS`. ``named``: an app names its callers.
+    ``numbered``: its route numbers commands.
+    """
     never = set(_NOT_HERE) if numbered else _NOT_HERE | _OF_VERSIONS
     if not settings.require_key:
         never.add("key-missing")
@@ -143,8 +144,7 @@ def describe(
     """``description`` with what enforcement by ``policies`` adds to it. Doing it twice adds nothing.
 
     ``prefix`` is what stands before the description's paths where requests meet the rules: a mount, a server's path.
-    ``named``: callers are not known by headers, but named by the app.
-    Raises `NotOpenAPI`.
+    ``named``: callers are named by the app. Raises `NotOpenAPI`.
     """
     found: object = description  # out of a file it may be anything
     version = found.get("openapi") if isinstance(found, Mapping) else None
@@ -265,10 +265,10 @@ def _resolved(described: Description, value: Any) -> Description:
 def _with_problem(response: Description, slugs: list[str]) -> Description:
     if "$ref" in response:  # into another document: it can't be added to
         return response
-    told = ", ".join(f"`{slug}` ({KINDS[slug].title})" for slug in slugs)
+    listed = ", ".join(f"`{slug}` ({KINDS[slug].title})" for slug in slugs)
     before = response.get("description") or ""
-    if told not in before:
-        response["description"] = f"{before}\n\nOr a problem: {told}".strip() if before else f"A problem: {told}"
+    if listed not in before:
+        response["description"] = f"{before}\n\nOr a problem: {listed}".strip() if before else f"A problem: {listed}"
     content = response.setdefault("content", {})
     ours = {"$ref": f"#/components/schemas/{SCHEMA_NAME}"}
     theirs = (content.get(PROBLEM_TYPE) or {}).get("schema")

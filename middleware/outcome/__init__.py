@@ -1,1 +1,1 @@
-"""A command's outcome: errors (`NotProcessed`, `OutcomeUnknown`), kept results, stored responses, problems. Pure."""
+"""A command's outcome: errors (`NotProcessed`, `OutcomeUnknown`), kept results, stored responses, problems."""

@@ -12,5 +12,5 @@ def instant(unix_ms: int) -> str | None:
         return None
     try:
         return (_EPOCH + timedelta(milliseconds=unix_ms)).isoformat(timespec="milliseconds")
-    except OverflowError:  # made up: what it belongs to is told of all the same
+    except OverflowError:  # made up: what it belongs to is shown all the same
         return None

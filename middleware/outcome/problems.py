@@ -122,30 +122,21 @@ def error_member(error_type: str, code: str, message: str) -> dict[str, str]:
     return {"type": error_type, "code": code, "message": message}
 
 
-def challenge(names: Iterable[bytes]) -> tuple[bytes, bytes]:
-    """The challenges that a 401 must carry (RFC 9110 section 15.5.2): one for each header by which callers are distinguished.
+LOGIN: Final = (b"www-authenticate", b"Login")
+"""The challenge of an app that names its callers itself: how they log in, it knows alone."""
+INVALID_TOKEN: Final = (b"www-authenticate", b'Bearer error="invalid_token"')
+"""The challenge to a token that does not hold (RFC 6750 section 3)."""
+
+
+def challenge(names: Iterable[bytes], *, token: bool = False) -> tuple[bytes, bytes]:
+    """The challenges that a 401 must carry (RFC 9110 section 15.5.2): one for each header by which callers are distinguished,
+    and with ``token`` one for a token that names the caller.
 
     Any of them will do. Its value's scheme is known to the upstream alone: so this names the header, in a
     scheme that browsers don't know and put no question about to their users.
     """
-    return b"www-authenticate", b", ".join(b'Header name="%b"' % name for name in names)
-
-
-def token_challenge(names: Iterable[bytes] = (), *, invalid: bool = False) -> tuple[bytes, bytes]:
-    """The same where a token names the caller (RFC 6750 section 3): that one is needed, or that this one doesn't hold.
-
-    ``names`` are the headers that would do instead.
-    """
-    if invalid:
-        return b"www-authenticate", b'Bearer error="invalid_token"'
-    return b"www-authenticate", b", ".join(
-        [b'Bearer realm="oncegate"', *(b'Header name="%b"' % name for name in names)]
-    )
-
-
-def login_challenge() -> tuple[bytes, bytes]:
-    """The same where the app names its callers itself: how they log in, it knows alone."""
-    return b"www-authenticate", b"Login"
+    headers = [b'Header name="%b"' % name for name in names]
+    return b"www-authenticate", b", ".join([b'Bearer realm="oncegate"', *headers] if token else headers)
 
 
 def original_result(response: StoredResponse | None) -> dict[str, Any]:

@@ -10,15 +10,17 @@ import json
 import logging
 import math
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from enum import Enum
-from typing import Any, Protocol, TypeVar
+from operator import index
+from typing import Any, Final, Protocol, TypeVar
 
 import orjson
 from pydantic import BaseModel, ConfigDict, RootModel, Secret, SecretBytes, SecretStr, TypeAdapter
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from oncegate.cache.record import StoredResponse
+from oncegate.cache.fields import BODILESS, HOP_BY_HOP, is_field_name, is_field_value
+from oncegate.cache.record import LAST_INSTANT_MS, StoredResponse
 from oncegate.middleware.outcome.raised import kind_and_text
 
 log = logging.getLogger("oncegate.outcome")
@@ -143,6 +145,9 @@ class JsonCodec:
         return self._adapter.validate_json(data)
 
 
+JSON_CODEC = JsonCodec(Any)
+
+
 def dumped(dump: Callable[[Any], bytes], result: Any, record: str) -> bytes | None:
     """``result`` as it is kept; ``None``, and a warning, where it can't be: its effect has happened all the same."""
     try:
@@ -152,7 +157,33 @@ def dumped(dump: Callable[[Any], bytes], result: Any, record: str) -> bytes | No
         return None
 
 
-def within(most: int, kept: bytes | None, record: str) -> bytes | None:
+CONTENTLESS: Final = BODILESS | {205}
+"""The statuses of answers that nothing may be sent with (RFC 9110 section 15.3.6, too)."""
+
+
+def checked_response(status: Any, headers: Iterable[Any], body: Any, completed_at_ms: Any) -> StoredResponse:
+    """A response that somebody's own code, or an operator, gives, in the very types that a record has, without hop-by-hop fields.
+
+    Bytes may be a bytearray, or a view; the instant may have a fraction. Raises ``TypeError`` or ``ValueError``, which say what
+    is wrong and quote nothing, for what could not be replayed.
+    """
+    status = index(status)
+    if not 200 <= status <= 599:
+        raise ValueError("a status is from 200 to 599")
+    kept = None if body is None else octets(body)
+    if kept and status in CONTENTLESS:
+        raise ValueError(f"a response of status {status} has no body")
+    lines = [(octets(name).lower(), octets(value).strip(b" \t")) for name, value in headers]
+    if not all(is_field_name(name) and is_field_value(value) for name, value in lines):
+        raise ValueError("a header is a name and a value without line breaks")
+    if not 0 <= completed_at_ms <= LAST_INSTANT_MS:
+        raise ValueError("an instant is in milliseconds since 1970, and before the year 10000")
+    return StoredResponse(
+        status, tuple(line for line in lines if line[0] not in HOP_BY_HOP), kept, int(completed_at_ms)
+    )
+
+
+def bounded(most: int, kept: bytes | None, record: str) -> bytes | None:
     """``kept``; ``None``, and a warning, where it has more than ``most`` bytes."""
     if kept is None or len(kept) <= most:
         return kept

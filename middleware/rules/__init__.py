@@ -1,1 +1,1 @@
-"""The rules for a request: settings, policies, keys, callers, fingerprints, paths. Pure; it imports cache.record alone."""
+"""The rules for a request: settings, policies, keys, callers, fingerprints, paths. Imports no other room of the middleware."""

@@ -1,4 +1,4 @@
-"""Checks the arguments of the public classes when they are built: an error names the argument, and says what to write."""
+"""Checks the arguments of the public classes when they are built: an error names the argument, and what to give instead."""
 
 import inspect
 from collections.abc import Sequence

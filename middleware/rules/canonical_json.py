@@ -1,10 +1,8 @@
 """Canonical JSON, so that two spellings of the same value have one fingerprint.
 
-Member order, white space and the spelling of strings don't count; numbers are kept digit by digit, since a decoder would
-make one of 1.0 and 1, or of two 19-digit integers.
-
-It is done on the event loop, so what matters is the worst shape for its size: lists and objects within each other, of which
-each takes some 500 ns. ``max_json_fingerprint`` bounds the size by that.
+Member order, white space and the spelling of strings don't count. Numbers are kept digit by digit: a decoder would make one of
+1.0 and 1, or of two 19-digit integers. It is done on the event loop, where lists and objects within each other take longest, some
+500 ns each: ``max_json_fingerprint`` bounds that.
 """
 
 import json

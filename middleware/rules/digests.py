@@ -1,10 +1,8 @@
 """What keys, callers and fingerprints are digested with: BLAKE2b, keyed with the deployment's secret where there is one.
 
-Without a secret, who reads a record's address or its fingerprint can test guesses of what was digested. With one, nobody
-can who doesn't have it (BLAKE2b's own keyed mode, RFC 7693 section 2.9, with a key of 64 bytes derived from the secret).
-
-A copy of a state takes less than to make one. A keyed one takes a block more, some 0.2 µs; what is digested for another purpose
-begins with another octet there.
+Without a secret, who reads a record's address or its fingerprint can test guesses of what was digested; with one, only who has
+it can (BLAKE2b's keyed mode, RFC 7693 section 2.9, with 64 bytes derived from the secret; each purpose has its own octet).
+States are kept to be copied, which takes less than to make one.
 """
 # Compiled: docs/decisions/0012-compiled.md
 
@@ -28,9 +26,9 @@ Secrets = Secret | Sequence[Secret]
 
 
 class Digests:
-    """The blank states of a deployment's digests, to be copied: of a ``name`` (a key, a caller's scope), of a whole ``payload``
-    and of an ``operation``; ``unscoped`` is the digest of no caller. ``former`` are those of the secret that is being replaced,
-    or is to replace this one."""
+    """A deployment's blank states: of a ``name`` (a key, a caller's scope), of a whole ``payload`` and of an ``operation``;
+    ``unscoped`` is the digest of no caller. ``former`` are those of the other secret, while one replaces the other.
+    """
 
     __slots__ = ("former", "name", "operation", "payload", "unscoped")
 

@@ -1,7 +1,7 @@
 """The refusals of a request, each with its slug; `oncegate.middleware.outcome.problems` has their HTTP form."""
 # Compiled: docs/decisions/0012-compiled.md
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from oncegate.cache.errors import OncegateError
 
@@ -55,19 +55,19 @@ class PayloadTooLarge(Refusal):
 
 
 class AggregateInvalid(Refusal):
-    """A numbered command whose aggregate can't be told. Nothing was claimed."""
+    """A numbered command that doesn't name its aggregate. Nothing was claimed."""
 
     slug = "aggregate-invalid"
 
 
 class VersionInvalid(Refusal):
-    """The field that says which version is expected is none, or there are several. Nothing was claimed."""
+    """The field with the version that is expected holds none, or there are several. Nothing was claimed."""
 
     slug = "version-invalid"
 
 
 class VersionMissing(Refusal):
-    """The route requires the version that is expected, and the request doesn't say it. Nothing was claimed."""
+    """The route requires the version that is expected, and the request names none. Nothing was claimed."""
 
     slug = "precondition-required"
 
@@ -84,16 +84,23 @@ class Overloaded(Refusal):
     slug = "overloaded"
 
 
+MOST_TURNS: Final = 3
+"""How often it is decided about a command anew that was overtaken before it began."""
+
+
+def overtaken(what: str) -> Overloaded:
+    """After so many turns. ``what`` was sent: a request, a command."""
+    return Overloaded(f"The {what} was overtaken again and again before it could begin: try again later.")
+
+
 class TooManyKeys(Refusal):
-    """The caller has as many attempts, or new keys, as one may have. Nothing was claimed. Made of its text and of how many
-    ``seconds`` to wait.
-    """
+    """The caller has as many attempts, or new keys, as one may have. Nothing was claimed. Made of its text and of `seconds`."""
 
     slug = "too-many-keys"
 
     @property
     def seconds(self) -> float:
-        """Until another attempt may begin."""
+        """Until another attempt may begin, in seconds."""
         return float(self.args[1]) if len(self.args) > 1 else 1.0
 
     def __str__(self) -> str:

@@ -4,15 +4,12 @@ The grammar is draft-ietf-httpapi-idempotency-key-header-07 section 2.1 (an RFC 
 that most clients send. ``"abc"`` and ``abc`` name the same key.
 
 The fingerprint is 16 bytes of method, path, query and body (draft section 2.4), by which a key's requests are compared.
-Its parts are length-prefixed, so that nothing can move from one into the next. Bodies are compared byte by byte, or as
-JSON values (`oncegate.middleware.rules.canonical_json`).
+Its parts are length-prefixed, so that nothing can move from one into the next.
 
-Under ``on_mismatch = "warn"`` another query or body is forgiven, another method or path is not. So the fingerprints that are
-made under it begin with a digest of these two alone. They have 10 of the 16 bytes, since they keep one operation's answers
-from another's callers: who would be taken for another operation has to find a path for a given digest of 80 bits, a second
-preimage, to which pairs of its own making are no help. The 6 bytes behind them tell payloads apart: who makes two with the
-same ones gets, once more, what that policy gives it anyway. Policies that warn of nothing keep the form in which records were
-ever stored; it begins with a digest of everything, so no route that warns takes such a record for one of its own operation.
+Under ``on_mismatch = "warn"`` another query or body is forgiven, another method or path is not. So a fingerprint that is made
+under it begins with 10 bytes of these two alone: to get another operation's answer takes a second preimage of 80 bits. The 6
+bytes behind them tell payloads apart: who makes two alike gets what that policy gives anyway. Under any other policy it begins
+with a digest of everything, which no route that warns takes for one of its own operation.
 """
 # Compiled: docs/decisions/0012-compiled.md
 
@@ -20,6 +17,7 @@ import re
 from binascii import b2a_base64
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
+from uuid import UUID
 
 from oncegate.middleware.rules.canonical_json import NotCanonical, canonical_json
 from oncegate.middleware.rules.digests import OPERATION_BYTES, UNKEYED, Digests
@@ -45,15 +43,16 @@ _BASE64_TO_ID: Final = bytes.maketrans(b"+/", b"._")
 RECORD_ID: Final = re.compile(r"[A-Za-z0-9._]{20}:[A-Za-z0-9._]{20}")
 """What `record_id` gives: two digests of 15 bytes, in base64 but for two characters."""
 
+KeyText = str | bytes | int | UUID
+"""What a key may be given as: text; bytes are taken as UTF-8, and an integer or a UUID by its spelling."""
+
 Fields = dict[bytes, list[bytes]]
 """The field lines of interest of one request: lower-case name to values, in their order."""
 
 
 def pick(headers: Iterable[Sequence[Any]], wanted: frozenset[bytes]) -> Fields:
-    """The field lines of ``headers`` whose lower-case names are ``wanted``, in one pass.
-
-    Without white space around their values, which is no part of them (RFC 9110 section 5.5) and which some servers leave there.
-    Nothing is assumed of the other lines: servers and middleware give them as tuples, or as lists.
+    """The field lines of ``headers`` whose lower-case names are ``wanted``, without the white space around their values, which
+    some servers leave there (RFC 9110 section 5.5). A line may be a tuple or a list.
     """
     fields: Fields = {}
     for line in headers:
@@ -102,10 +101,9 @@ def _what_is_wrong(value: bytes) -> str:
 
 
 def read_key(fields: Fields, names: Sequence[bytes]) -> tuple[str, bytes] | None:
-    """The key of a request and the field value that it came in, or ``None`` without one.
+    """The key of a request, and the field value that it came in; ``None`` without one. ``names`` are the header and its aliases.
 
-    ``names`` are the header and its aliases. Raises `KeyInvalid` for more than one field line of a name, and where the
-    header and an alias name different keys.
+    Raises `KeyInvalid` for more than one field line of a name, and where two of them name different keys.
     """
     first: tuple[str, bytes] | None = None
     for name in names:
@@ -150,10 +148,7 @@ def record_key(namespace: str, key: str, scope: Sequence[bytes] | None, digests:
 
 
 def record_digests(key: str, scope: Sequence[bytes] | None, digests: Digests) -> str:
-    """``digest(key):digest(scope)``, the record's id: neither the key nor a credential can be read back from it.
-
-    The parts are length-prefixed before they are hashed, so that no crafted key or header reaches another's record.
-    """
+    """``digest(key):digest(scope)``, the record's id. The parts are length-prefixed: no crafted one reaches another's record."""
     name = key.encode()
     keyed = digests.name.copy()
     keyed.update(b"%d:%b" % (len(name), name))
@@ -207,9 +202,9 @@ def caller_of_id(identifier: str) -> str:
 
 
 def execution_key(look_up_key: str, consumer: str) -> str:
-    """The look-up key of ``consumer``'s execution record of a command: beside the command's own, in the same slot of a cluster.
+    """The look-up key of ``consumer``'s execution record of a command, in the same slot of a cluster as the command's own.
 
-    No idempotency key reaches it: look-up keys of commands begin with their namespace.
+    No idempotency key reaches it: those look-up keys begin with their namespace.
     """
     return f"{{{look_up_key}}}:{consumer}"
 
@@ -223,6 +218,23 @@ def check_key(key: str) -> str:
     except UnicodeEncodeError:
         raise KeyInvalid("The key holds half of a surrogate pair, which is no character.") from None
     return key
+
+
+def key_text(value: object, what: str) -> str:
+    """``value`` as text. Raises `KeyInvalid`, which says ``what`` is wrong, without the value."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bytes | bytearray):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            raise KeyInvalid(f"The {what} is given as bytes that are no UTF-8.") from None
+    if isinstance(value, int | UUID) and not isinstance(value, bool):
+        try:
+            return str(value)
+        except ValueError:  # Python spells no integer of thousands of digits
+            raise KeyInvalid(f"The {what} is too long.") from None
+    raise KeyInvalid(f"The {what} is of type {type(value).__name__}: give text.")
 
 
 def caller_scope(caller: str | None) -> list[bytes] | None:

@@ -1,12 +1,10 @@
 """Path patterns of routes: literal characters, ``*`` for any run of them, and path parameters as frameworks write them.
 
 ``{name}`` is one segment, with whatever FastAPI, Starlette or Litestar convert it to (``{id:int}``); ``{name:path}`` is any run,
-as ``*`` is. Everything else that looks like a parameter is refused: taken literally, it would match no request and guard
-nothing.
+as ``*`` is. Everything else that looks like a parameter is refused: taken literally, it would guard nothing.
 
 Each part between two runs is looked for once, from where the one before it ended: the leftmost place leaves most room for the
-rest, so that no other has to be tried. A regular expression tries them all, which in a path of some kilobytes takes minutes.
-A segment ends at the next slash, so within a part there is nothing to choose.
+rest. A regular expression tries all of them, which in a path of some kilobytes takes minutes.
 """
 # Compiled: docs/decisions/0012-compiled.md
 

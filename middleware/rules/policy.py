@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final
 
-from oncegate.cache.codec import HOP_BY_HOP
+from oncegate.cache.fields import HOP_BY_HOP
 from oncegate.cache.record import State
 from oncegate.middleware.rules.key import claim_name
 from oncegate.middleware.rules.path_pattern import PathPattern
@@ -60,12 +60,12 @@ class Policy:
     """By status, up to 599: the state that a response leaves its record in, ``None`` for a release."""
     key_names: tuple[bytes, ...]
     needs_no_key: bool
-    """Whether a request without one is not under enforcement."""
+    """A request without one is not under enforcement."""
     decisive: frozenset[bytes]
     """The headers that need a closer look: the key's, and those that clients may not send about attempts."""
     shortest: int
     longest: int
-    """Lengths of their names: most other headers are told from them by that alone, without being hashed."""
+    """Lengths of their names: most other headers are known not to be among them by that alone, without being hashed."""
     scope_names: tuple[bytes, ...]
     """The headers and claims that tell callers apart, in their order."""
     claims: tuple[bytes, ...]
@@ -73,7 +73,7 @@ class Policy:
     caller_headers: tuple[bytes, ...]
     """The headers that all of them are read from."""
     refuses_cookies: bool
-    """Whether a key is refused that comes with a cookie and none of the scope's headers: nobody said what a scope is here."""
+    """Whether a key is refused that comes with a cookie and none of the scope's headers, which nobody has chosen here."""
     wanted: frozenset[bytes]
     unstored: frozenset[bytes]
     own_headers: frozenset[bytes]
@@ -129,7 +129,7 @@ class Policy:
 
 
 def kind(status: int, overrides: Mapping[Any, Kind]) -> Kind:
-    """The kind of a response of ``status``: by the route's table, exact before its class (``"4xx"``), else by the contract's."""
+    """What ``status`` means: by the route's table, exact before its class (``"4xx"``), else by the contract's."""
     for named in (status, f"{status // 100}xx"):
         if named in overrides:
             return overrides[named]
@@ -159,17 +159,14 @@ def compile_policy(
         "on_cache_down": "fail_closed",
     }
     submission = _compile(settings.model_copy(update=kept), route.path, {}, token_header)
-    submission = _submitted(submission, route)
+    named = [name.lower().encode() for name in settings.forward_request_headers]
+    travelling = frozenset((*submission.key_names, *named))
+    submission = replace(submission, mode=route.mode, stream=route.stream, travelling=travelling)
     if route.aggregate is not None:
         aggregates = Aggregates(route.aggregate, route.path, require_version=route.require_version)
         wanted = policy.wanted | aggregates.fields
         policy, submission = replace(policy, wanted=wanted), replace(submission, wanted=wanted, aggregates=aggregates)
     return replace(policy, mode=route.mode, submission=submission)
-
-
-def _submitted(policy: Policy, route: Route) -> Policy:
-    named = [name.lower().encode() for name in policy.settings.forward_request_headers]
-    return replace(policy, mode=route.mode, stream=route.stream, travelling=frozenset((*policy.key_names, *named)))
 
 
 def _compile(settings: IdempotencySettings, path: str, status: Mapping[Any, Kind], token_header: str) -> Policy:
@@ -245,15 +242,16 @@ class Policies:
         self, settings: IdempotencySettings, routes: Sequence[Route] = (), token_header: str = TOKEN_HEADER
     ) -> None:
         self._default = compile_policy(settings, None, token_header)
-        self._routes = [
+        self.routes = [
             (PathPattern(route.path), frozenset(route.methods), compile_policy(settings, route, token_header))
             for route in routes
         ]
+        """Without any, a request's path doesn't matter."""
         self._lower_case = [
             (PathPattern(route.path.lower()), methods, policy)
-            for route, (_, methods, policy) in zip(routes, self._routes, strict=True)
+            for route, (_, methods, policy) in zip(routes, self.routes, strict=True)
         ]
-        self._methods = frozenset(DEFAULT_METHODS).union(*[methods for _, methods, _ in self._routes])
+        self._methods = frozenset(DEFAULT_METHODS).union(*[methods for _, methods, _ in self.routes])
         self._find = lru_cache(maxsize=_KEPT_PATHS)(self._search)
 
     def match(self, method: str, path: str, raw_path: bytes | None = None) -> Policy | None:
@@ -263,7 +261,7 @@ class Policies:
         """
         if method not in self._methods:
             return None
-        if not self._routes:
+        if not self.routes:
             return self._default
         if raw_path is not None and _PERCENT in raw_path and holds_encoded_syntax(raw_path):
             return self._search(method, path, raw_path)
@@ -275,20 +273,20 @@ class Policies:
 
     def with_methods(self) -> list[tuple[Policy, tuple[str, ...]]]:
         """Every policy with the methods that it is for, the default last."""
-        routes = [(policy, tuple(sorted(methods))) for _, methods, policy in self._routes]
+        routes = [(policy, tuple(sorted(methods))) for _, methods, policy in self.routes]
         return [*routes, (self._default, DEFAULT_METHODS)]
 
     def _search(self, method: str, path: str, raw_path: bytes = b"") -> Policy | None:
         """The rules for the path as we read it; where some server may read it otherwise, the strictest of all its readings."""
         normal = normalise(path)
         spellings = [normal, normal + "/"] if path.endswith("/") else [normal]
-        found = [self._first(self._routes, method, spellings)]
+        found = [self._first(self.routes, method, spellings)]
         if raw_path or is_read_in_several_ways(path):
             if len(path) > LONGEST:  # not worth the time: no honest client sends such a path
-                found += [policy for _, methods, policy in self._routes if method in methods]
+                found += [policy for _, methods, policy in self.routes if method in methods]
             else:
                 spellings = readings(path, raw_path)
-                found += [self._first(self._routes, method, [spelling]) for spelling in spellings]
+                found += [self._first(self.routes, method, [spelling]) for spelling in spellings]
         lower = [spelling.lower() for spelling in spellings]
         if lower != spellings:
             found += [self._first(self._lower_case, method, [spelling]) for spelling in lower]

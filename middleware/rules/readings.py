@@ -1,7 +1,7 @@
 """The paths that different servers may read from one request target.
 
-Which of them the upstream is isn't known here. A spelling that one of them reads as a guarded path must not escape because we
-read it as another: of all readings, the strictest rules count (`oncegate.middleware.rules.policy.Policies`).
+Which of them the upstream is isn't known here. So that no spelling of a guarded path escapes, the strictest rules of all readings
+count (`oncegate.middleware.rules.policy.Policies`).
 
 | reading | of whom |
 | --- | --- |
@@ -14,8 +14,7 @@ read it as another: of all readings, the strictest rules count (`oncegate.middle
 | up to a decoded ``?``, ``#`` or NUL | who parses what was decoded; C |
 | each of these in lower case | Express, IIS |
 
-Not read are overlong UTF-8, dots and blanks at the end of a segment, other Unicode normal forms: no common server folds them
-today.
+Not read are overlong UTF-8, dots and blanks at the end of a segment, other Unicode normal forms: no common server folds them.
 All of it takes a time that is linear in the path's length.
 """
 # Compiled: docs/decisions/0012-compiled.md
@@ -66,10 +65,7 @@ def readings(path: str, raw_path: bytes = b"") -> list[str]:
 
 
 def normalise(path: str) -> str:
-    """A decoded path with empty and dot segments resolved (RFC 3986 section 5.2.4) and no slash at its end.
-
-    Upstreams differ in what they fold together; a spelling that one of them folds must not slip past a route.
-    """
+    """A decoded path with empty and dot segments resolved (RFC 3986 section 5.2.4) and no slash at its end."""
     segments = [segment for segment in path.split("/") if segment and segment != "."]
     if ".." not in segments:
         return "/" + "/".join(segments)
@@ -83,8 +79,7 @@ def normalise(path: str) -> str:
 
 
 def folded(path: str) -> str:
-    """A path as some upstreams read it that others take literally: without ``;`` parameters (servlet containers), and with
-    backslashes as slashes (URL parsers of browsers, and of Node.js)."""
+    """A path without ``;`` parameters (servlet containers), and with backslashes as slashes (browsers, Node.js)."""
     return _PARAMETERS.sub("", path.replace("\\", "/"))
 
 

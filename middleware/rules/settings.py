@@ -13,20 +13,22 @@ from pydantic import (
     Field,
     GetPydanticSchema,
     StringConstraints,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
 
+from oncegate.cache.fields import FIELD_NAME, HOP_BY_HOP
 from oncegate.middleware.rules.path_pattern import parts_of
 
 Seconds = Annotated[float, Field(gt=0, le=10 * 366 * 86400)]
 """A time-out or a time to live: above zero, at most ten years."""
 Wait = Annotated[float, Field(ge=0, le=3600)]
 Bytes = Annotated[int, Field(ge=0)]
-FieldName = Annotated[str, StringConstraints(pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")]
+FieldName = Annotated[str, StringConstraints(pattern=f"^{FIELD_NAME}$")]
 """An HTTP field name (RFC 9110 section 5.1)."""
 Method = Annotated[str, StringConstraints(pattern=r"^[!#$%&'*+.^_`|~0-9A-Z-]+$")]
-ScopePart = Annotated[str, StringConstraints(pattern=r"^(header:[!#$%&'*+.^_`|~0-9A-Za-z-]+|jwt:[!-~]{1,128})$")]
+ScopePart = Annotated[str, StringConstraints(pattern=rf"^(header:{FIELD_NAME}|jwt:[!-~]{{1,128}})$")]
 """A header, or a claim of a verified token, by which callers are told apart."""
 # Kept as tuples. For type checkers any sequence will do, since a list is what most people write.
 FieldNames = Annotated[Sequence[str], GetPydanticSchema(lambda _, handler: handler(tuple[FieldName, ...]))]
@@ -35,9 +37,10 @@ ScopeParts = Annotated[
     Sequence[str],
     GetPydanticSchema(lambda _, handler: handler(Annotated[tuple[ScopePart, ...], Field(min_length=1)])),
 ]
-Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
-"""A namespace, a stream or a consumer: fit to be a part of a key in Redis."""
-Aggregate = Annotated[str, StringConstraints(pattern=r"^(path|header:[!#$%&'*+.^_`|~0-9A-Za-z-]+)$")]
+NAME = r"[A-Za-z0-9_.-]{1,64}"
+"""Of a namespace, a stream or a consumer: fit to be a part of a key in Redis."""
+Name = Annotated[str, StringConstraints(pattern=f"^{NAME}$")]
+Aggregate = Annotated[str, StringConstraints(pattern=f"^(path|header:{FIELD_NAME})$")]
 Mode = Literal["sync", "async", "either"]
 """Is a request executed at once, accepted to be processed later, or whichever it asks for (``Prefer: respond-async``)?"""
 Kind = Literal["success", "failure", "release", "unknown"]
@@ -47,23 +50,24 @@ Statuses = dict[Annotated[int, Field(ge=200, le=599)] | StatusClass, Kind]
 """What statuses say: an exact one counts before its class (RFC 9110, section 15)."""
 
 DEFAULT_METHODS = ("POST", "PATCH")
+_HOP_BY_HOP = "|".join(name.decode() for name in HOP_BY_HOP)
 _MEANS_SOMETHING_ELSE = re.compile(
-    r"content-.*|transfer-encoding|te|trailer|(proxy-)?connection|keep-alive|upgrade|expect|host|via|date|forwarded|x-forwarded-.*"
-    r"|(proxy-)?authorization|www-authenticate|(set-)?cookie|cache-(control|status)|vary|location|link|retry-after"
+    rf"{_HOP_BY_HOP}|content-.*|expect|host|via|date|forwarded|x-forwarded-.*|authorization|www-authenticate"
+    r"|(set-)?cookie|cache-(control|status)|vary|location|link|retry-after"
     r"|prefer|preference-applied|idempotency-attempt|idempotency-raise-on-duplicate|idempotent-replayed",
     re.IGNORECASE,
 )
 """Headers that can't carry the key: it is echoed in the response under this name, where these frame it or say something else."""
-
-
-_OF_ONE_CONNECTION = re.compile(
-    r"connection|proxy-connection|keep-alive|te|trailer|transfer-encoding|upgrade|expect|host|content-length|idempotency-attempt",
-    re.IGNORECASE,
-)
+_OF_ONE_CONNECTION = re.compile(rf"{_HOP_BY_HOP}|expect|host|content-length|idempotency-attempt", re.IGNORECASE)
 """Headers that can't travel with a command: they frame one message, or are made anew for it."""
-
-
-_OF_ONE_TOKEN = frozenset({"jwt:exp", "jwt:iat", "jwt:nbf", "jwt:jti"})
+_OF_ONE_TOKEN = re.compile("jwt:(exp|iat|nbf|jti)")
+_REFUSED = {
+    "header": (_MEANS_SOMETHING_ELSE, "means something else in HTTP and can't carry the key"),
+    "aliases": (_MEANS_SOMETHING_ELSE, "means something else in HTTP and can't carry the key"),
+    "scope": (_OF_ONE_TOKEN, "is another one with each token, and names no caller"),
+    "forward_request_headers": (_OF_ONE_CONNECTION, "is about one connection and can't travel with a command"),
+}
+"""By setting, the names that it can't have, and why."""
 
 
 class IdempotencySettings(BaseModel):
@@ -135,28 +139,13 @@ class IdempotencySettings(BaseModel):
             raise ValueError("must be a URL of printable ASCII, without spaces, quotes or angle brackets")
         return value
 
-    @field_validator("header", "aliases")
+    @field_validator(*_REFUSED)
     @classmethod
-    def _free(cls, value: str | Sequence[str]) -> str | Sequence[str]:
+    def _is_fit(cls, value: str | Sequence[str], info: ValidationInfo) -> str | Sequence[str]:
+        refused, why = _REFUSED[info.field_name or ""]
         for name in (value,) if isinstance(value, str) else value:
-            if _MEANS_SOMETHING_ELSE.fullmatch(name):
-                raise ValueError(f"{name} means something else in HTTP and can't carry the key")
-        return value
-
-    @field_validator("scope")
-    @classmethod
-    def _lasting(cls, value: Sequence[str]) -> Sequence[str]:
-        for part in value:
-            if part in _OF_ONE_TOKEN:
-                raise ValueError(f"{part} is another one with each token, and names no caller")
-        return value
-
-    @field_validator("forward_request_headers")
-    @classmethod
-    def _end_to_end(cls, value: Sequence[str]) -> Sequence[str]:
-        for name in value:
-            if _OF_ONE_CONNECTION.fullmatch(name):
-                raise ValueError(f"{name} is about one connection and can't travel with a command")
+            if refused.fullmatch(name):
+                raise ValueError(f"{name} {why}")
         return value
 
     @model_validator(mode="after")
@@ -207,11 +196,6 @@ class Overrides(BaseModel):
     attempt_timeout: Seconds | None = None
     docs_url: str | None = None
 
-    def given(self) -> dict[str, Any]:
-        """The overrides that were given."""
-        values = {name: getattr(self, name) for name in IdempotencySettings.model_fields}
-        return {name: value for name, value in values.items() if value is not None}
-
 
 class Route(Overrides):
     """What differs on some paths: ``path`` and ``methods`` say where, ``status`` what an answer means.
@@ -246,12 +230,10 @@ class Route(Overrides):
         return self.consumer or self.stream
 
     def settings(self, base: IdempotencySettings) -> IdempotencySettings:
-        """``base`` with this route's overrides, validated as a whole. Raises pydantic's ``ValidationError``.
-
-        ``model_fields_set`` are what either of them was given: it counts whether a scope was meant, or is the default.
-        """
-        overrides = self.given()
+        """``base`` with this route's overrides, validated as a whole. Raises pydantic's ``ValidationError``."""
+        overrides = self.model_dump(include=set(IdempotencySettings.model_fields), exclude_none=True)
         made = IdempotencySettings.model_validate(base.model_dump() | overrides)
+        # Of what either of them was given: it counts whether a scope was meant, or is the default.
         return IdempotencySettings.model_construct(base.model_fields_set | set(overrides), **dict(made))
 
     @field_validator("path")

@@ -1,4 +1,4 @@
-"""The aggregate that an asynchronous request is about, and the version of it that it expects: how requests say both.
+"""The aggregate that an asynchronous request is about, and the version of it that it expects, as requests name them.
 
 An aggregate's id is what the route's first ``*`` matched in the decoded path, or the value of a header. Both are UTF-8, and
 compared octet by octet. A version is the aggregate's last number, 0 before its first:
@@ -14,8 +14,11 @@ compared octet by octet. A version is the aggregate's last number, 0 before its 
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any, Final
 
+from oncegate.cache.record import MAX_SEQUENCE
 from oncegate.middleware.rules.errors import AggregateInvalid, VersionInvalid, VersionMissing
 from oncegate.middleware.rules.key import Fields
 from oncegate.middleware.rules.path_pattern import PathPattern
@@ -29,29 +32,35 @@ _IF_MATCH: Final = b"if-match"
 _IF_NONE_MATCH: Final = b"if-none-match"
 VERSION_FIELDS: Final = (_EXPECTED, _IF_MATCH, _IF_NONE_MATCH)
 
-_MOST: Final = 2**63 - 1
+_AGGREGATE_BYTES: Final = 20
 _is_number: Final = re.compile(rb"0|[1-9][0-9]{0,18}").fullmatch
 _is_tag: Final = re.compile(rb'"(0|[1-9][0-9]{0,18})"').fullmatch
 _is_no_text: Final = re.compile("[\0-\x1f\x7f\ufffd]").search
 """Control characters, and what stands for octets that are no UTF-8: of two ids it would make one."""
 
 
+def aggregate_digest(aggregate: str) -> bytes:
+    """The digest of an aggregate's id, of exactly its code points: no case, white space, Unicode form, length or collation makes
+    one of two.
+    """
+    # A lone surrogate has no UTF-8, and is an id like any other.
+    return blake2b(aggregate.encode("utf-8", "surrogatepass"), digest_size=_AGGREGATE_BYTES).digest()
+
+
+@dataclass(frozen=True, slots=True)
 class AggregateVersion:
-    """The aggregate that a request is about, by its id, and the version that it expects: ``"*"`` for any but 0, nothing for
-    whichever it is. ``is_condition``: it expects it in a field of RFC 9110.
+    """The aggregate that a request is about, by its id, and the version that it expects: ``"*"`` for any but 0, ``""`` for
+    whichever it is. ``is_condition``: by a field of RFC 9110.
     """
 
-    __slots__ = ("aggregate", "expected", "is_condition")
-
-    def __init__(self, aggregate: str, expected: str, is_condition: bool) -> None:
-        self.aggregate = aggregate
-        self.expected = expected
-        self.is_condition = is_condition
+    aggregate: str
+    expected: str
+    is_condition: bool
 
 
 class Aggregates:
-    """How the requests of a route say which aggregate they are about: ``source`` is ``path`` or ``header:NAME``, ``path`` the
-    route's pattern. ``require_version``: they have to say which version they expect.
+    """Reads from requests of a route which aggregate they are about, by ``source`` (``path`` or ``header:NAME``) and ``path``,
+    the route's pattern. ``require_version``: they have to name the version that they expect.
     """
 
     __slots__ = ("_header", "_pattern", "_require_version", "fields")
@@ -61,10 +70,10 @@ class Aggregates:
         self._pattern = PathPattern(path)
         self._require_version = require_version
         self.fields = frozenset((*VERSION_FIELDS, self._header) if self._header else VERSION_FIELDS)
-        """The names of the fields that say it."""
+        """The names of the fields that are read."""
 
     def version(self, fields: Fields, scope: Mapping[str, Any]) -> AggregateVersion:
-        """What a request says. Raises `AggregateInvalid`, `VersionInvalid` or `VersionMissing`."""
+        """What a request expects. Raises `AggregateInvalid`, `VersionInvalid` or `VersionMissing`."""
         aggregate = self._in_header(fields) if self._header else self._in_path(scope)
         names = [name for name in VERSION_FIELDS if name in fields]
         if not names:
@@ -113,7 +122,7 @@ def _expected(name: bytes, value: bytes) -> str:
         digits = b"" if tag is None else tag[1]
     else:
         digits = value if _is_number(value) is not None else b""
-    if not digits or int(digits) > _MOST:
+    if not digits or int(digits) > MAX_SEQUENCE:
         if name == _IF_MATCH:
             raise VersionInvalid('If-Match can only be one strong tag here that is a version, "4", or *.')
         raise VersionInvalid("Expected-Version is a whole number: 0 before an aggregate's first command.")

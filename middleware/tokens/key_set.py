@@ -86,7 +86,8 @@ def _key(members: Any, allowed: Sequence[str]) -> Key | None:
     if not algorithms or not isinstance(kind, str):
         return None
     try:
-        material = _material(kind, {name: members[name] for name in ("kty", *_PUBLIC_MEMBERS[kind])})
+        public = {name: members[name] for name in ("kty", *_PUBLIC_MEMBERS[kind])}
+        material = _material(public, algorithms[0])
     except Exception:  # noqa: BLE001 - whatever a damaged key makes of PyJWT and cryptography: the others count
         log.warning("a key of jwks is damaged, or too weak: it counts for nothing")
         return None
@@ -117,16 +118,10 @@ def _algorithms(members: Mapping[str, Any]) -> Sequence[str]:
     return (named,) if fits and named is not None else ()
 
 
-def _material(kind: str, members: dict[str, Any]) -> Any:
-    from jwt import algorithms  # where tokens are configured, and nowhere else
+def _material(members: dict[str, Any], algorithm: str) -> Any:
+    from jwt import PyJWK  # where tokens are configured, and nowhere else
 
-    if kind == "RSA":
-        key: Any = algorithms.RSAAlgorithm.from_jwk(members)
-        if not _LEAST_RSA_BITS <= key.key_size <= _MOST_RSA_BITS:
-            raise UnusableKeys("is too weak, or takes too long")
-        return key
-    if kind == "EC":
-        return algorithms.ECAlgorithm.from_jwk(members)
-    if kind == "OKP":
-        return algorithms.OKPAlgorithm.from_jwk(members)
-    return algorithms.HMACAlgorithm.from_jwk(members)
+    key = PyJWK(members, algorithm).key
+    if members["kty"] == "RSA" and not _LEAST_RSA_BITS <= key.key_size <= _MOST_RSA_BITS:
+        raise UnusableKeys("is too weak, or takes too long")
+    return key

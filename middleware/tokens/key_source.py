@@ -1,8 +1,7 @@
 """Where an issuer's keys are: a file or a URL, read in a thread of its own, one reading at a time, now and then at most.
 
-Strategy. TLS, DNS and a hundred keys take longer than the event loop may stand still, and the middleware may serve several loops:
-so a thread reads, and who has to wait awaits its future. What was read last and was good is kept, however often the next
-reading fails.
+TLS, DNS and a hundred keys take longer than an event loop may stand still, and the middleware may serve several loops: who has to
+wait awaits the thread's future. The last good keys are kept, however often the next reading fails.
 """
 
 import asyncio

@@ -1,10 +1,10 @@
 """Verifies the token of a request, and gives what it claims of its caller, in place of headers.
 
-Strategy. A token is verified once (some 0.4 ms), and known by its digest until it expires: its repetition takes a
-look-up. The algorithm is the key's, the key one of the issuer's: of what a token says about itself only the key's id is used.
+A token is verified once (some 0.4 ms), and known by its digest until it expires. The algorithm is the key's, the key one of the
+issuer's: of what a token claims about itself only the key's id is used.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from time import monotonic, time
@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from oncegate.middleware.rules.errors import CallerInvalid, CallerUnverifiable
 from oncegate.middleware.rules.key import Fields, claim_name
+from oncegate.middleware.rules.settings import IdempotencySettings, Route, claims_of
 from oncegate.middleware.tokens.key_set import Key, KeySet
 from oncegate.middleware.tokens.key_source import KeySource
 from oncegate.middleware.tokens.settings import JwtSettings
@@ -46,9 +47,9 @@ class Tokens:
     Raises `oncegate.middleware.tokens.key_set.UnusableKeys` where there can't be any: see `KeySource`.
     """
 
-    def __init__(self, settings: JwtSettings, claims: Iterable[str]) -> None:
+    def __init__(self, settings: JwtSettings, claims: Sequence[str]) -> None:
         self.source = KeySource(settings)
-        self._claims = tuple(dict.fromkeys(claims))
+        self._claims = claims
         self._header = settings.header.lower().encode()
         self._needs_scheme = self._header == b"authorization"
         self._allowed = frozenset(settings.algorithms)
@@ -219,3 +220,21 @@ def _reason(error: Exception) -> str:
         if isinstance(error, kind):
             return words
     return _MALFORMED
+
+
+def all_claims(settings: IdempotencySettings, routes: Sequence[Route]) -> list[str]:
+    """The claims that any scope names, each once."""
+    rules = [settings, *(route.settings(settings) for route in routes if route.scope is not None)]
+    return list(dict.fromkeys(claim for each in rules for claim in claims_of(each)))
+
+
+def open_tokens(jwt: JwtSettings | None, settings: IdempotencySettings, routes: Sequence[Route]) -> Tokens | None:
+    """``None`` where no scope names a claim. Raises ``TypeError``, ``ValueError``: see `Tokens`."""
+    if jwt is not None and not isinstance(jwt, JwtSettings):
+        raise TypeError(f"jwt is a {type(jwt).__qualname__}: give JwtSettings(jwks=...)")
+    claims = all_claims(settings, routes)
+    if not claims:
+        return None
+    if jwt is None:
+        raise ValueError(f"scope names a claim (jwt:{claims[0]}) of a token that nothing verifies: give jwt")
+    return Tokens(jwt, claims)

@@ -8,106 +8,61 @@ commands, `Subscription` is for consumers of messages; each takes a `Cache`, or 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from oncegate.app.commands.executor import CommandContext
-    from oncegate.cache.errors import CacheError, CacheUnavailable, OncegateError, RecordUnreadable
-    from oncegate.cache.memory.store import MemoryCache
-    from oncegate.cache.open import open_cache
-    from oncegate.cache.record import StoredResponse
-    from oncegate.cache.redis.store import RedisCache
-    from oncegate.cache.store import Cache
-    from oncegate.middleware.admission.observe import Observation, Observe, Watch
-    from oncegate.middleware.calls.errors import (
-        CommandFailedError,
-        DuplicateCommandError,
-        InFlightError,
-        KeyReusedError,
-        OutcomeUnknownError,
-        ProcessError,
-    )
-    from oncegate.middleware.calls.idempotent import idempotent
-    from oncegate.middleware.calls.processor import CommandProcessor
-    from oncegate.middleware.calls.sync import SyncCommandProcessor
-    from oncegate.middleware.consumers.begun import Begun, Recording
-    from oncegate.middleware.consumers.delivery import Action, Delivery, DeliveryDecision, SubscriptionSettings
-    from oncegate.middleware.consumers.derived_key import derive_key
-    from oncegate.middleware.consumers.handling import NotRecorded
-    from oncegate.middleware.consumers.once import Once
-    from oncegate.middleware.consumers.subscription import Subscription
-    from oncegate.middleware.http.app_functions import Caller, Redact
-    from oncegate.middleware.http.cors import EXPOSED_HEADERS, REQUEST_HEADERS
-    from oncegate.middleware.http.middleware import IdempotencyMiddleware
-    from oncegate.middleware.outcome.errors import NotProcessed, NotRetryable, OutcomeUnknown
-    from oncegate.middleware.outcome.results import Codec
-    from oncegate.middleware.rules.errors import (
-        CallerFailed,
-        CallerInvalid,
-        CallerMissing,
-        CallerUnverifiable,
-        KeyInvalid,
-        KeyMissing,
-        Overloaded,
-        Refusal,
-    )
-    from oncegate.middleware.rules.settings import IdempotencySettings, Route
-    from oncegate.middleware.tokens.settings import JwtSettings
+if TYPE_CHECKING:  # ``as``: for type checkers, they are exported
+    from oncegate.app.commands.executor import CommandContext as CommandContext
+    from oncegate.cache.errors import CacheError as CacheError
+    from oncegate.cache.errors import CacheUnavailable as CacheUnavailable
+    from oncegate.cache.errors import OncegateError as OncegateError
+    from oncegate.cache.errors import RecordUnreadable as RecordUnreadable
+    from oncegate.cache.memory.store import MemoryCache as MemoryCache
+    from oncegate.cache.open import open_cache as open_cache
+    from oncegate.cache.record import StoredResponse as StoredResponse
+    from oncegate.cache.redis.store import RedisCache as RedisCache
+    from oncegate.cache.store import Cache as Cache
+    from oncegate.middleware.admission.observe import Observation as Observation
+    from oncegate.middleware.admission.observe import Observe as Observe
+    from oncegate.middleware.admission.observe import Watch as Watch
+    from oncegate.middleware.calls.errors import CommandFailedError as CommandFailedError
+    from oncegate.middleware.calls.errors import DuplicateCommandError as DuplicateCommandError
+    from oncegate.middleware.calls.errors import InFlightError as InFlightError
+    from oncegate.middleware.calls.errors import KeyReusedError as KeyReusedError
+    from oncegate.middleware.calls.errors import OutcomeUnknownError as OutcomeUnknownError
+    from oncegate.middleware.calls.errors import ProcessError as ProcessError
+    from oncegate.middleware.calls.idempotent import idempotent as idempotent
+    from oncegate.middleware.calls.processor import CommandProcessor as CommandProcessor
+    from oncegate.middleware.calls.sync import SyncCommandProcessor as SyncCommandProcessor
+    from oncegate.middleware.consumers.begun import Begun as Begun
+    from oncegate.middleware.consumers.begun import Recording as Recording
+    from oncegate.middleware.consumers.delivery import Action as Action
+    from oncegate.middleware.consumers.delivery import Delivery as Delivery
+    from oncegate.middleware.consumers.delivery import DeliveryDecision as DeliveryDecision
+    from oncegate.middleware.consumers.delivery import SubscriptionSettings as SubscriptionSettings
+    from oncegate.middleware.consumers.derived_key import derive_key as derive_key
+    from oncegate.middleware.consumers.handling import NotRecorded as NotRecorded
+    from oncegate.middleware.consumers.once import Once as Once
+    from oncegate.middleware.consumers.subscription import Subscription as Subscription
+    from oncegate.middleware.http.app_functions import Caller as Caller
+    from oncegate.middleware.http.app_functions import Redact as Redact
+    from oncegate.middleware.http.cors import EXPOSED_HEADERS as EXPOSED_HEADERS
+    from oncegate.middleware.http.cors import REQUEST_HEADERS as REQUEST_HEADERS
+    from oncegate.middleware.http.middleware import IdempotencyMiddleware as IdempotencyMiddleware
+    from oncegate.middleware.outcome.errors import NotProcessed as NotProcessed
+    from oncegate.middleware.outcome.errors import NotRetryable as NotRetryable
+    from oncegate.middleware.outcome.errors import OutcomeUnknown as OutcomeUnknown
+    from oncegate.middleware.outcome.results import Codec as Codec
+    from oncegate.middleware.rules.errors import CallerFailed as CallerFailed
+    from oncegate.middleware.rules.errors import CallerInvalid as CallerInvalid
+    from oncegate.middleware.rules.errors import CallerMissing as CallerMissing
+    from oncegate.middleware.rules.errors import CallerUnverifiable as CallerUnverifiable
+    from oncegate.middleware.rules.errors import KeyInvalid as KeyInvalid
+    from oncegate.middleware.rules.errors import KeyMissing as KeyMissing
+    from oncegate.middleware.rules.errors import Overloaded as Overloaded
+    from oncegate.middleware.rules.errors import Refusal as Refusal
+    from oncegate.middleware.rules.settings import IdempotencySettings as IdempotencySettings
+    from oncegate.middleware.rules.settings import Route as Route
+    from oncegate.middleware.tokens.settings import JwtSettings as JwtSettings
 
 __version__ = "0.1.0"
-
-__all__ = [
-    "EXPOSED_HEADERS",
-    "REQUEST_HEADERS",
-    "Action",
-    "Begun",
-    "Cache",
-    "CacheError",
-    "CacheUnavailable",
-    "Caller",
-    "CallerFailed",
-    "CallerInvalid",
-    "CallerMissing",
-    "CallerUnverifiable",
-    "Codec",
-    "CommandContext",
-    "CommandFailedError",
-    "CommandProcessor",
-    "Delivery",
-    "DeliveryDecision",
-    "DuplicateCommandError",
-    "IdempotencyMiddleware",
-    "IdempotencySettings",
-    "InFlightError",
-    "JwtSettings",
-    "KeyInvalid",
-    "KeyMissing",
-    "KeyReusedError",
-    "MemoryCache",
-    "NotProcessed",
-    "NotRecorded",
-    "NotRetryable",
-    "Observation",
-    "Observe",
-    "Once",
-    "OncegateError",
-    "OutcomeUnknown",
-    "OutcomeUnknownError",
-    "Overloaded",
-    "ProcessError",
-    "RecordUnreadable",
-    "Recording",
-    "Redact",
-    "RedisCache",
-    "Refusal",
-    "Route",
-    "StoredResponse",
-    "Subscription",
-    "SubscriptionSettings",
-    "SyncCommandProcessor",
-    "Watch",
-    "derive_key",
-    "idempotent",
-    "open_cache",
-]
 
 _HOMES = {
     "app.commands.executor": ("CommandContext",),
@@ -153,6 +108,8 @@ _HOMES = {
     "middleware.consumers.subscription": ("Subscription",),
     "middleware.calls.sync": ("SyncCommandProcessor",),
 }
+
+__all__ = sorted(name for names in _HOMES.values() for name in names)
 
 
 def __getattr__(name: str) -> Any:

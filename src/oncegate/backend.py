@@ -15,7 +15,7 @@ from oncegate.cache.errors import (
     RecordUnreadable,
 )
 from oncegate.cache.record import DEAD_TOKEN, Claim, ClaimRequest, Record, State, StoredResponse, Trace
-from oncegate.cache.store import Adopt, Cache, Page, PromptCache
+from oncegate.cache.store import Adopt, Cache, CallbackCache, Page, Then, by_callback
 from oncegate.cache.transitions import (
     TRANSITIONS,
     Resolution,
@@ -35,18 +35,20 @@ __all__ = [
     "CacheFull",
     "CacheUnavailable",
     "CacheUnsupported",
+    "CallbackCache",
     "Claim",
     "ClaimRequest",
     "IllegalTransition",
     "Page",
-    "PromptCache",
     "Record",
     "RecordUnreadable",
     "Resolution",
     "ResolveRequest",
     "State",
     "StoredResponse",
+    "Then",
     "Trace",
+    "by_callback",
     "check_duration",
     "check_outcome",
     "check_resolution",

@@ -11,11 +11,11 @@ Names and labels are those of the gateway's metrics, and of a worker's, so that 
 
 from collections.abc import Sequence
 
-from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import REGISTRY, CollectorRegistry
 
 from oncegate import __version__
-from oncegate.app.telemetry.attempt_metrics import AttemptMetrics
-from oncegate.app.telemetry.consumer_metrics import LIVE_SUM, ConsumerMetrics
+from oncegate.app.telemetry.attempt_metrics import AttemptMetrics, Families
+from oncegate.app.telemetry.consumer_metrics import ConsumerMetrics
 from oncegate.app.telemetry.metrics import (
     CACHE_BOUNDS,
     DECISIONS,
@@ -42,15 +42,8 @@ class MiddlewareMetrics(AttemptMetrics):
     """
 
     def __init__(self, *, routes: Sequence[Route] = (), registry: CollectorRegistry = REGISTRY) -> None:
-        def counter(name: str, meaning: str, *labels: str) -> Counter:
-            return Counter(f"oncegate_{name}", meaning, labels, registry=registry)
-
-        def gauge(name: str, meaning: str, *labels: str) -> Gauge:
-            return Gauge(f"oncegate_{name}", meaning, labels, registry=registry, multiprocess_mode=LIVE_SUM)
-
-        def histogram(name: str, meaning: str, label: str, bounds: Sequence[float]) -> Histogram:
-            return Histogram(f"oncegate_{name}_seconds", meaning, [label], registry=registry, buckets=bounds)
-
+        families = Families(registry)
+        counter, gauge, histogram = families.counter, families.gauge, families.histogram
         self._requests = counter("requests", "Answers to requests under enforcement.", "route", "method", "decision")
         self._settled = counter("attempts", "Attempts by their outcome.", "route", "outcome")
         self._lost = counter("lost_leases", "Running attempts that somebody else took over.", "route")
@@ -68,9 +61,7 @@ class MiddlewareMetrics(AttemptMetrics):
         )
         self._dropped = counter("readers_dropped", "Connections closed because too much waited for slow readers.")
         self._waiting = gauge("outcomes_waiting", "Outcomes that the cache has not taken yet.")
-        version = Gauge(
-            "oncegate_build_info", "The version that runs.", ["version"], registry=registry, multiprocess_mode="max"
-        )
+        version = gauge("build_info", "The version that runs.", "version", mode="max")
         version.labels(__version__).set(1)
         self._begin(given_routes(routes))
 
@@ -95,30 +86,23 @@ class MiddlewareMetrics(AttemptMetrics):
             self._mismatched.labels(observation.route).inc()
 
     def attempt_began(self, route: str) -> None:  # noqa: ARG002  # Watch names the parameters
-        """See `Watch`."""
         self._in_flight.inc()
 
     def attempt_ended(self, route: str) -> None:  # noqa: ARG002  # Watch names the parameters
-        """See `Watch`."""
         self._in_flight.dec()
 
     def bodies_waiting(self, change: int) -> None:
-        """See `Watch`."""
         self._buffered.inc(change)
 
     def responses_waiting(self, change: int) -> None:
-        """See `Watch`."""
         self._unread.inc(change)
 
     def reader_dropped(self) -> None:
-        """See `Watch`."""
         self._dropped.inc()
 
     def cache_answered(self, operation: str, seconds: float) -> None:
-        """See `Watch`."""
         self._cache.labels(operation).observe(seconds)
 
     def cache_failed(self, operation: str, seconds: float) -> None:
-        """See `Watch`."""
         self._cache_errors.labels(operation).inc()
         self._cache.labels(operation).observe(seconds)

@@ -1,7 +1,7 @@
-"""A gateway with commands. What is marked so runs on both event loops, which differ in what they raise."""
+"""A gateway with commands. What is marked so runs on both event loops, which differ in what they raise; compiled, on one."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
 import pytest
 import uvloop
@@ -19,6 +19,8 @@ def pytest_asyncio_loop_factories(
     loops: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"asyncio": asyncio.new_event_loop}
     if item.get_closest_marker("both_loops"):
         loops["uvloop"] = uvloop.new_event_loop
+        if config.getoption("--compiled"):
+            del loops["asyncio"]
     return loops
 
 
@@ -27,6 +29,13 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing counts as lasting only because a second went by: a machine may stand still for longer than that."""
     monkeypatch.setattr(outgoing, "WATCH_AFTER", 600.0)
     monkeypatch.setattr(policy, "_SOON", 600.0)
+
+
+@pytest.fixture(scope="module")
+def redis() -> Iterator[RedisServer]:
+    """The module's own, to be paused, stopped and searched; what it holds outlives that."""
+    with RedisServer(persist=True) as server:
+        yield server
 
 
 @pytest.fixture

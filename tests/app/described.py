@@ -33,3 +33,20 @@ def assert_described(answer: httpx.Response, response: dict[str, Any]) -> None:
         assert value is not None or not header.get("required"), name
         if value is not None:
             conforms(int(value) if header["schema"].get("type") == "integer" else value, header["schema"])
+
+
+def as_described(answer: httpx.Response) -> httpx.Response:
+    """``answer`` itself, once it was held against the operation of records/ or dead-letters/ that it comes from.
+
+    What is not there, and another method, are the problem of an operation.
+    """
+    names = answer.request.url.path.removeprefix("/_oncegate").split("/")
+    names[2:3] = ["{id}" if name not in ("", "find") else name for name in names[2:3]]
+    operation = DESCRIPTION["paths"].get("/".join(names), {}).get(answer.request.method.lower(), {"responses": {}})
+    response = operation["responses"].get(str(answer.status_code))
+    if response is not None:
+        assert_described(answer, response)
+    else:
+        assert answer.status_code in (404, 405), answer.text
+        conforms(answer.json(), {"$ref": "#/components/schemas/OperationProblem"})
+    return answer

@@ -8,7 +8,9 @@ from typing import Any, cast
 from uuid import uuid4
 
 import oncegate
+from oncegate.app.gateway.fast_path import FastPath
 from oncegate.app.gateway.gateway import Gateway
+from oncegate.middleware.admission.in_flight import InFlight
 from testing.served import served
 from testing.upstreams import PATIENCE, Behaviour, Peer, Request
 
@@ -41,7 +43,7 @@ class Talk:
         self.reader = reader
         self.writer = writer
 
-    async def ask(self, data: bytes) -> bytes:
+    async def exchange(self, data: bytes) -> bytes:
         """The whole answer to one request, as its bytes came."""
         self.writer.write(data)
         return await self.answer(is_head=data.startswith(b"HEAD "))
@@ -94,7 +96,7 @@ async def answered(talk: Talk, data: bytes) -> bytes:
     """The first answer that is neither ``cache-unavailable`` nor ``in-flight``."""
     async with asyncio.timeout(PATIENCE):
         while True:
-            answer = await talk.ask(data)
+            answer = await talk.exchange(data)
             if b'"cache-unavailable"' not in answer and b'"in-flight"' not in answer:
                 return answer
             await asyncio.sleep(0.02)
@@ -126,6 +128,15 @@ async def gateway_at(
         assert port is not None
         async with talking(port) as talk:
             yield talk, gateway, port
+
+
+def fast_path_of(gateway: Gateway) -> FastPath:
+    assert gateway._fast_path is not None
+    return gateway._fast_path
+
+
+def in_flight_of(gateway: Gateway) -> InFlight:
+    return fast_path_of(gateway)._door.admissions.in_flight
 
 
 def _ours(coro: Any) -> str | None:

@@ -49,66 +49,70 @@ ROUTES: list[dict[str, Any]] = [
 
 def plain() -> list[bytes]:
     """One request after the other, each on the connection of the one before while that lasts."""
-    asked = [data for path in ANSWERS for data in each_way(path)]
-    asked += [keyed(f"2{path}", path=path) for path in ANSWERS for _ in range(2)]  # over the connections that are left
+    requests = [data for path in ANSWERS for data in each_way(path)]
+    requests += [
+        keyed(f"2{path}", path=path) for path in ANSWERS for _ in range(2)
+    ]  # over the connections that are left
     for path in ("/warn/a", "/json/a", "/raise/a", "/replayed-errors/a", "/retried/a"):
-        asked += [keyed("k", b'{"a":1}', path), keyed("k", b'{ "a": 1 }', path), keyed("k", b'{"a":2}', path)]
-    asked += [keyed("k", path="/a", idempotency_raise_on_duplicate=value) for value in ("0", "1", "true", "?1")]
-    asked += [
+        requests += [keyed("k", b'{"a":1}', path), keyed("k", b'{ "a": 1 }', path), keyed("k", b'{"a":2}', path)]
+    requests += [keyed("k", path="/a", idempotency_raise_on_duplicate=value) for value in ("0", "1", "true", "?1")]
+    requests += [
         keyed(key, path="/keys") for key in ("a b", '"a b"', '"a', "a,b", '""', "x" * 255, "x" * 256, "\x80", "a;p=1")
     ]
-    asked += [keyed("c", path="/a", cookie="a=b"), keyed("c", path="/a", cookie="a=b", authorization="x")]
-    asked += [keyed("k") + b"", request(idempotency_key="a", Idempotency_Key="b"), request(idempotency_key='"k"')]
-    asked += [
+    requests += [keyed("c", path="/a", cookie="a=b"), keyed("c", path="/a", cookie="a=b", authorization="x")]
+    requests += [keyed("k") + b"", request(idempotency_key="a", Idempotency_Key="b"), request(idempotency_key='"k"')]
+    requests += [
         request(path="/required/a"),
         keyed("r", path="/required/a"),
         keyed("r", path="/required/a", authorization="a"),
     ]
-    asked += [keyed("callers", authorization=caller) for caller in ("a", "b", "a")]
-    asked += [request(path="/generated/a"), keyed("g", path="/generated/a")]
-    asked += [request(path="/other/a", x_key="a", x_a="1"), request(path="/other/a", x_old_key="a", x_a="1")]
-    asked += [request(path="/other/a", x_old_key="b", x_key="a"), request(path="/other/a", idempotency_key="a")]
-    asked += [request(method, "/put/a", idempotency_key="p") for method in ("PUT", "PUT", "HEAD", "HEAD", "PATCH")]
-    asked += [request(method, "/any", idempotency_key="m") for method in ("PUT", "DELETE", "OPTIONS", "PATCH", "PATCH")]
-    asked += [keyed("big", b"x" * 3000), keyed("big", b"x" * 3000), keyed("bigger", b"x" * 3001)]
-    asked += [
+    requests += [keyed("callers", authorization=caller) for caller in ("a", "b", "a")]
+    requests += [request(path="/generated/a"), keyed("g", path="/generated/a")]
+    requests += [request(path="/other/a", x_key="a", x_a="1"), request(path="/other/a", x_old_key="a", x_a="1")]
+    requests += [request(path="/other/a", x_old_key="b", x_key="a"), request(path="/other/a", idempotency_key="a")]
+    requests += [request(method, "/put/a", idempotency_key="p") for method in ("PUT", "PUT", "HEAD", "HEAD", "PATCH")]
+    requests += [
+        request(method, "/any", idempotency_key="m") for method in ("PUT", "DELETE", "OPTIONS", "PATCH", "PATCH")
+    ]
+    requests += [keyed("big", b"x" * 3000), keyed("big", b"x" * 3000), keyed("bigger", b"x" * 3001)]
+    requests += [
         request(idempotency_attempt="7"),
         keyed("t", idempotency_attempt="7"),
         request("GET", idempotency_attempt="7"),
     ]
-    asked += [keyed("w", prefer="wait=3"), keyed("w", prefer="wait=3"), keyed("w", prefer="respond-async")]
-    asked += [keyed("hop", connection="x-hop, idempotency-key", x_hop="a", te="trailers", x="\xe9")]
-    asked += [keyed("f", x_forwarded_for="1.2.3.4", forwarded="for=x", via="1.0 a", x_real_ip="1.2.3.4")]
-    asked += [
+    requests += [keyed("w", prefer="wait=3"), keyed("w", prefer="wait=3"), keyed("w", prefer="respond-async")]
+    requests += [keyed("hop", connection="x-hop, idempotency-key", x_hop="a", te="trailers", x="\xe9")]
+    requests += [keyed("f", x_forwarded_for="1.2.3.4", forwarded="for=x", via="1.0 a", x_real_ip="1.2.3.4")]
+    requests += [
         keyed("q", path=path) for path in ("/a?b=c", "/a?b=d", "//a", "/%61", "/a/../a", "/a;x", "/a?", "/_oncegatex")
     ]
-    asked += [request("GET", path) for path in ("/a?b#c", "/%zz", "/_oncegate/nothing", "*")]
-    asked += [b"OPTIONS * HTTP/1.1\r\nhost: a\r\n\r\n"]
-    asked += [
+    requests += [request("GET", path) for path in ("/a?b#c", "/%zz", "/_oncegate/nothing", "*")]
+    requests += [b"OPTIONS * HTTP/1.1\r\nhost: a\r\n\r\n"]
+    requests += [
         b"%b http://b/x?y HTTP/1.1\r\nhost: a\r\nidempotency-key: abs\r\n\r\n" % method
         for method in (b"GET", b"POST", b"POST")
     ]
-    asked += [b"POST /x HTTP/1.1\r\nhost: a\r\nidempotency-key: bare\r\n\r\n"] * 2
-    asked += [
+    requests += [b"POST /x HTTP/1.1\r\nhost: a\r\nidempotency-key: bare\r\n\r\n"] * 2
+    requests += [
         b"POST /x HTTP/1.1\r\nhost: a\r\nidempotency-key: chunks\r\ntransfer-encoding: chunked\r\n\r\n"
         b"2\r\nab\r\n1\r\nc\r\n0\r\nx: y\r\n\r\n"
     ] * 2
-    asked += [
+    requests += [
         keyed("close", connection="close"),
         request("GET", connection="close"),
         request("GET", connection="Keep-Alive"),
     ]
-    asked += [b"%b /x HTTP/1.0\r\nidempotency-key: old\r\n\r\n" % method for method in (b"GET", b"POST", b"POST")]
-    asked += [b"GET /x HTTP/1.0\r\nconnection: keep-alive\r\n\r\n", b"GET /chunked HTTP/1.0\r\n\r\n"]
-    asked += [keyed("go", expect="100-continue"), keyed("go", expect="100-continue"), request(expect="100-continue")]
-    asked += [
+    requests += [b"%b /x HTTP/1.0\r\nidempotency-key: old\r\n\r\n" % method for method in (b"GET", b"POST", b"POST")]
+    requests += [b"GET /x HTTP/1.0\r\nconnection: keep-alive\r\n\r\n", b"GET /chunked HTTP/1.0\r\n\r\n"]
+    requests += [keyed("go", expect="100-continue"), keyed("go", expect="100-continue"), request(expect="100-continue")]
+    requests += [
         request("GET", connection="upgrade", upgrade="websocket"),
         keyed("u", connection="upgrade", upgrade="websocket"),
     ]
-    asked += [keyed("h2", connection="upgrade, http2-settings", upgrade="h2c", http2_settings="a"), keyed("h2")]
-    asked += [b"GET / HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\nhost: a\r\nhost: a\r\n\r\n", b"NONSENSE\r\n\r\n"]
-    asked += [b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nab"]
-    return asked
+    requests += [keyed("h2", connection="upgrade, http2-settings", upgrade="h2c", http2_settings="a"), keyed("h2")]
+    requests += [b"GET / HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\nhost: a\r\nhost: a\r\n\r\n", b"NONSENSE\r\n\r\n"]
+    requests += [b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nab"]
+    return requests
 
 
 def each_way(path: str) -> list[bytes]:

@@ -11,7 +11,7 @@ from hiredis import ProtocolError, Reader, ReplyError
 from httptools import HttpParserError
 
 from oncegate.app.http1 import RequestRefused, RequestWriter, TrustedPeers, connection_options
-from oncegate.app.operators.bearer import Bearer
+from oncegate.app.operators.pages.bearer import Bearer
 from oncegate.app.server import head as inbound_head
 from oncegate.app.server.connection import InboundConnection
 from oncegate.app.server.parser import InboundParser
@@ -23,15 +23,14 @@ from oncegate.cache.errors import CacheError
 from oncegate.cache.record import StoredResponse
 from oncegate.cache.redis.connection import faults
 from oncegate.client.retry import retry_after_seconds
-from oncegate.middleware.http.body import read_body
-from oncegate.middleware.http.exchange import wants_error
-from oncegate.middleware.http.prefer import preferences, read_line
+from oncegate.middleware.http.asgi import read_body
 from oncegate.middleware.outcome import responses
 from oncegate.middleware.outcome.problems import original_result
 from oncegate.middleware.rules.canonical_json import NotCanonical, canonical_json
 from oncegate.middleware.rules.errors import Refusal
 from oncegate.middleware.rules.key import fingerprint, parse_key, pick, record_key, scope_parts
 from oncegate.middleware.rules.policy import Policies, compile_policy
+from oncegate.middleware.rules.prefer import preferences, read_line, wants_error
 from oncegate.middleware.rules.readings import folded, normalise, readings
 from oncegate.middleware.rules.settings import IdempotencySettings, Route
 
@@ -40,7 +39,7 @@ REFUSALS = (
     NotCanonical,
     RequestRefused,
     CacheError,
-    inbound_head.HostRefused,
+    inbound_head.HeadRefused,
     ProtocolError,
     HttpParserError,
     ValueError,
@@ -244,7 +243,9 @@ UPGRADE = (
 class Nobody:
     """A connection that takes whatever its parser makes of what came."""
 
-    def head_is_complete(self, *told: object, **more: object) -> None: ...
+    loop: Any = None
+
+    def head_is_complete(self, request: object, ends: bool) -> None: ...
 
     def body_came(self, body: bytes) -> None: ...
 
@@ -262,7 +263,7 @@ PARSERS: dict[str, tuple[Parser, tuple[bytes, ...]]] = {
     "key": (parse_key, FIELD),
     "preferences": (read_line, FIELD),
     "preferences, all lines": (lambda data: preferences(data.split(b"\t")), FIELD),
-    "raise on duplicate": (lambda data: wants_error({b"idempotency-raise-on-duplicate": [data]}, RULES), FIELD),
+    "raise on duplicate": (lambda data: wants_error([data]), FIELD),
     "caller": (caller, LINES),
     "operator": (lambda data: OPERATORS.brought({"headers": [(b"authorization", data)]}), (*FIELD, b"Bearer ")),
     "forwarded head": (forwarded, (*LINES, *FIELD)),

@@ -54,8 +54,8 @@ class Submitted:
         assert answer.status_code == 200
         assert answer.headers["cache-control"] == "no-store"
         assert_described(answer, STATUS["200"])
-        told: dict[str, Any] = answer.json()
-        return told
+        body: dict[str, Any] = answer.json()
+        return body
 
 
 @asynccontextmanager

@@ -19,6 +19,7 @@ from testing.servers import RedisServer
 from testing.waiting import until
 from tests.brokers.benches import BENCHES, Bench, RedisBench
 from tests.brokers.consumers import CONSUMERS, Effects, subscription
+from tests.sql.places import SyncPlace
 
 WITHIN = 60.0
 """Seconds for what has to happen, on a busy machine."""
@@ -63,6 +64,14 @@ def postgresql() -> Iterator[PostgreSQLServer]:
         yield server
 
 
+@pytest.fixture
+def place(postgresql: PostgreSQLServer) -> SyncPlace:
+    """A database of its own, with its tables."""
+    place = SyncPlace(postgresql.url(postgresql.database(), "psycopg"))
+    place.prepare()
+    return place
+
+
 @pytest.fixture(params=[*BENCHES])
 async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
     """A queue of each broker in turn."""
@@ -79,16 +88,16 @@ def effects(tmp_path: Path) -> Effects:
     return Effects(tmp_path / "ledger")
 
 
-def listen(one: Subscription, tell: Callable[[Begun], None]) -> None:
-    """Has ``tell`` called with each decision; it changes nothing."""
+def listen(one: Subscription, on_begun: Callable[[Begun], None]) -> None:
+    """Has ``on_begun`` called with each decision; it changes nothing."""
     begin = one.begin
 
-    async def told(delivery: Delivery) -> Begun:
+    async def observed_begin(delivery: Delivery) -> Begun:
         begun = await begin(delivery)
-        tell(begun)
+        on_begun(begun)
         return begun
 
-    one.begin = told  # type: ignore[method-assign]  # the test listens in on one object
+    one.begin = observed_begin  # type: ignore[method-assign]  # the test listens in on one object
 
 
 class Consumers:
@@ -109,16 +118,16 @@ class Consumers:
         before: tuple[Any, ...] = (),
         describe: Callable[[Any], Delivery] | None = None,
         dead_letter: DeadLetter | None = None,
-        tell: Callable[[Begun], None] | None = None,
+        on_begun: Callable[[Begun], None] | None = None,
         inbox: Inbox | None = None,
         sessions: Any = None,
         namespace: str = "",
         **settings: Any,
     ) -> Subscription:
-        """``cache`` is another Redis for the records, ``before`` the middlewares around ours; ``tell`` gets each decision."""
+        """``cache`` is another Redis for the records, ``before`` the middlewares around ours; ``on_begun`` gets each decision."""
         one = subscription(cache or self._redis_url, namespace or self._bench.name, **settings)
-        if tell is not None:
-            listen(one, tell)
+        if on_begun is not None:
+            listen(one, on_begun)
         hook = SubscriptionMiddleware(
             one,
             describe=describe,

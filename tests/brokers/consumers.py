@@ -169,7 +169,7 @@ async def main(kind: str, url: str, name: str, redis_url: str, ledger: str) -> N
     Killer.effects = effects
 
     async def handle(command: dict[str, Any]) -> None:
-        if not (command.get("looks") and command["key"] in effects.count()):
+        if not (command.get("checks") and command["key"] in effects.count()):
             effects.add(command["key"])
         effects.die_once(command, "after effect")
 

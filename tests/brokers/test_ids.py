@@ -32,7 +32,7 @@ async def test_ids_are_on_each_line_and_in_the_dead_letter(
     async def handle(command: dict[str, Any]) -> None:
         raise ValueError("no such account")
 
-    await consumers.start(handle, tell=decided.append, max_attempts=2)
+    await consumers.start(handle, on_begun=decided.append, max_attempts=2)
     await until(bench.joined)
     await bench.publish({"key": "order-7"}, {KEY: "order-7", CORRELATION: "c-17"})
     await until(lambda: bench.letters or dead(bench))
@@ -68,7 +68,7 @@ async def test_a_letter_of_one_s_own_may_name_the_record(bench: Bench, consumers
     async def handle(command: dict[str, Any]) -> None:
         raise ValueError("no such account")
 
-    await consumers.start(handle, tell=decided.append, max_attempts=1, dead_letter=put_aside)
+    await consumers.start(handle, on_begun=decided.append, max_attempts=1, dead_letter=put_aside)
     await until(bench.joined)
     await bench.publish({"key": "order-7"})
     await until(lambda: letters)

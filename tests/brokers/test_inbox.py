@@ -21,7 +21,6 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from oncegate.middleware.consumers.begun import Begun
 from oncegate.sql import Inbox
-from testing.postgresql import PostgreSQLServer
 from testing.waiting import until
 from tests.brokers.benches import REQUESTS, NatsRequests, RabbitRequests, RedisRequests
 from tests.brokers.conftest import Consumers, recorded, settled
@@ -40,14 +39,6 @@ async def bench(request: pytest.FixtureRequest) -> AsyncIterator[RabbitRequests 
     await bench.open()
     yield bench
     await bench.close()
-
-
-@pytest.fixture
-def place(postgresql: PostgreSQLServer) -> SyncPlace:
-    """A database of its own, with its tables."""
-    place = SyncPlace(postgresql.url(postgresql.database(), "psycopg"))
-    place.prepare()
-    return place
 
 
 @pytest.fixture
@@ -139,7 +130,7 @@ async def test_no_reply_tells_of_what_was_rolled_back(
         return f"paid at attempt {len(attempts)}"
 
     found: list[Begun] = []
-    await consumers.start(handle, inbox=billing, sessions=sessions, tell=found.append)
+    await consumers.start(handle, inbox=billing, sessions=sessions, on_begun=found.append)
     await bench.publish({"key": "one"})
     await came(bench, "paid at attempt 2")
     await consumers.end()
@@ -262,7 +253,7 @@ async def test_a_time_out_is_rolled_back_and_a_failure(
 
     found: list[Begun] = []
     await consumers.start(
-        handle, inbox=billing, sessions=sessions, tell=found.append, lease=3, timeout=3, max_attempts=0
+        handle, inbox=billing, sessions=sessions, on_begun=found.append, lease=3, timeout=3, max_attempts=0
     )
     await bench.publish({"key": "one"})
     await came(bench, "paid")

@@ -51,8 +51,8 @@ class Restarting:
     def stop(self) -> None:
         """Let it finish what it has begun. Raises where it does not end well."""
         self.process.terminate()
-        said = self.process.communicate(timeout=WITHIN)[1]
-        assert self.process.returncode == 0, said
+        printed = self.process.communicate(timeout=WITHIN)[1]
+        assert self.process.returncode == 0, printed
 
     def end(self) -> None:
         self.process.kill()
@@ -72,8 +72,8 @@ async def test_the_effects_of_messages_whose_consumer_is_killed(bench: Bench, re
     """One message after the other, so that no kill takes another message's consumer with it."""
     one = subscription(redis_url, bench.name)
     with consumer(bench, redis_url, effects) as process:
-        for number, (key, (point, looks, _)) in enumerate(KILLS.items(), 1):
-            await bench.publish({"key": key, "die": point, "looks": looks})
+        for number, (key, (point, checks, _)) in enumerate(KILLS.items(), 1):
+            await bench.publish({"key": key, "die": point, "checks": checks})
 
             async def done(number: int = number, key: str = key) -> bool:
                 again = process.kills == number and effects.deliveries().get(key, 0) >= 2

@@ -14,7 +14,6 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_asyn
 from sqlalchemy.orm import Session, sessionmaker
 
 from oncegate.sql import Inbox
-from testing.postgresql import PostgreSQLServer
 from testing.waiting import until
 from tests.brokers.benches import KEY, RabbitBench
 from tests.brokers.conftest import Consumers, settled
@@ -28,13 +27,6 @@ async def bench(rabbit_broker_url: str) -> AsyncIterator[RabbitBench]:
     yield bench
     await bench.clear()
     await bench.close()
-
-
-@pytest.fixture
-def place(postgresql: PostgreSQLServer) -> SyncPlace:
-    place = SyncPlace(postgresql.url(postgresql.database(), "psycopg"))
-    place.prepare()
-    return place
 
 
 async def publish(bench: RabbitBench, *numbers: object) -> None:

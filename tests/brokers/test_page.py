@@ -80,9 +80,9 @@ class Shown:
             )
 
     def paid(self, key: str) -> int:
-        said = self._printed.read_text()
-        assert self.process.poll() is None, said
-        return sum(line.startswith("paid ") and key in line for line in said.splitlines())
+        printed = self._printed.read_text()
+        assert self.process.poll() is None, printed
+        return sum(line.startswith("paid ") and key in line for line in printed.splitlines())
 
     def text(self) -> str:
         return self._printed.read_text()
@@ -152,12 +152,12 @@ async def test_a_failure_is_dead_lettered_with_its_error_and_what_was_published_
     try:
         await until(lambda: shown.paid("theirs") == 2)
 
-        async def told() -> bool:
+        async def is_dead() -> bool:
             return any(
                 key == b"broken" and b"can't decode byte 0xff" in reason for key, reason in await bench.reasons()
             )
 
-        await until(told)
+        await until(is_dead)
         await settled(bench)
         # Two callers of a gateway may have one key, and what tells them apart is not in these fields.
         await client.xadd(bench.name, {"v": "1", "command": "k:s", "key": "theirs", "body": "theirs, by carol"})

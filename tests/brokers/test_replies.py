@@ -1,7 +1,6 @@
 """What else FastStream does around a handler: replies, stopping, and messages that no handler gets."""
 
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import aio_pika
@@ -16,14 +15,7 @@ from tests.brokers.benches import KEY, RabbitBench
 from tests.brokers.conftest import Consumers, settled
 from tests.brokers.consumers import Effects, subscription
 
-
-@pytest.fixture
-async def bench(rabbit_broker_url: str) -> AsyncIterator[RabbitBench]:
-    """A queue of RabbitMQ alone."""
-    bench = RabbitBench(rabbit_broker_url)
-    await bench.open()
-    yield bench
-    await bench.close()
+pytestmark = pytest.mark.parametrize("bench", ["rabbit"], indirect=True)
 
 
 @pytest.fixture
@@ -32,7 +24,7 @@ async def replies(bench: RabbitBench) -> Any:
     return await bench.channel.declare_queue(f"{bench.name}.replies", durable=True)
 
 
-async def ask(bench: RabbitBench, key: str) -> None:
+async def send_request(bench: RabbitBench, key: str) -> None:
     body = json.dumps({"key": key}).encode()
     message = aio_pika.Message(body, headers={KEY: key}, reply_to=f"{bench.name}.replies", correlation_id=key)
     await bench.channel.default_exchange.publish(message, bench.name)
@@ -46,10 +38,10 @@ async def test_a_duplicate_sends_no_empty_reply(
         return f"paid {body['key']}"
 
     await consumers.start(handle)
-    await ask(bench, "one")
+    await send_request(bench, "one")
     await until(lambda: effects.count().get("one"))
-    await ask(bench, "one")
-    await ask(bench, "two")
+    await send_request(bench, "one")
+    await send_request(bench, "two")
     await until(lambda: effects.count().get("two"))
     await consumers.end()
     await settled(bench)
@@ -74,7 +66,7 @@ async def test_a_reply_that_can_not_be_sent_is_no_success(
         return "paid"
 
     await consumers.start(handle, before=(Unsent,))
-    await ask(bench, "one")
+    await send_request(bench, "one")
     await until(lambda: effects.count() == {"one": 2})
     await consumers.end()
     assert (await replies.get(no_ack=True)).body == b"paid"

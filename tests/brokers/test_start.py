@@ -37,10 +37,10 @@ def start(broker: Any, subscriber: Any) -> None:
     middleware.check(subscriber)
 
 
-def refused(broker: Any, subscriber: Any, saying: str) -> None:
+def refused(broker: Any, subscriber: Any, message: str) -> None:
     with pytest.raises(SetupError) as error:
         start(broker, subscriber)
-    assert re.search(saying, str(error.value)), str(error.value)
+    assert re.search(message, str(error.value)), str(error.value)
     assert "\n" not in str(error.value)
 
 

@@ -58,10 +58,10 @@ async def exchange(settings: dict[str, Any], stored: Any, damage: Any, sent: Any
     lines = [(b"idempotency-key", b"k"), *headers]
     rules = IdempotencySettings(**settings)
     cache = MemoryCache(clock=lambda: 1000.0)
-    asked: list[str] = []
+    added_lines: list[str] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        asked.append(repr([line for line in scope["headers"] if line not in lines]))
+        added_lines.append(repr([line for line in scope["headers"] if line not in lines]))
         if isinstance(answer, str):
             raise {"value": ValueError, "os": OSError, "type": TypeError}[answer]("as asked")
         status, given, chunks = answer
@@ -111,4 +111,4 @@ async def exchange(settings: dict[str, Any], stored: Any, damage: Any, sent: Any
     slots = there.admissions.in_flight.slots, await there.drain(1)
     after = cache._entries.get(key, 1_000_000)
     kept = None if after is None else (after.data[:2], after.data[34:38], after.expires_ms)
-    return got, raised, asked, observed, slots, kept
+    return got, raised, added_lines, observed, slots, kept

@@ -1,8 +1,8 @@
-"""Does what it is asked for, on whichever build it finds: what the tests here run once on each.
+"""Makes calls on whichever build it finds: what the tests here do once on each.
 
-``python -m tests.builds.driver MODULE`` reads a pickled list of (function, arguments) from standard input, calls the
-functions of ``tests.builds.MODULE``, and writes what each of them gave or raised as a JSON list of texts, the file of the
-build first.
+``python -m tests.builds.driver`` reads a pickled module and list of (function, arguments) from standard input, again and again,
+calls the functions of ``tests.builds.MODULE``, and writes what each of them returned or raised as a JSON list of texts in a line,
+the file of the build first.
 """
 
 import asyncio
@@ -15,18 +15,18 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from oncegate.middleware.admission import admission as enforce
+from oncegate.middleware.admission import admission
 
-_UNTOLD = (TypeError, AttributeError)
-"""Where what is given is of no type that was asked for, the interpreter's words are its own business."""
+_OF_THE_INTERPRETER = (TypeError, AttributeError)
+"""Where an argument is of no type that was declared, the words are the interpreter's own business."""
 
 
-def told(call: Callable[..., Any], arguments: tuple[Any, ...]) -> str:
+def outcome(call: Callable[..., Any], arguments: tuple[Any, ...]) -> str:
     """What came of a call, in words."""
     try:
         given = call(*arguments)
         return repr(asyncio.run(given) if inspect.iscoroutine(given) else given)
-    except _UNTOLD:
+    except _OF_THE_INTERPRETER:
         return "it was of a wrong type"
     except Exception as error:
         return f"{type(error).__module__}.{type(error).__qualname__}: {error}"
@@ -35,9 +35,15 @@ def told(call: Callable[..., Any], arguments: tuple[Any, ...]) -> str:
 def main() -> None:
     """See above."""
     logging.disable()
-    calls = import_module(f"tests.builds.{sys.argv[1]}")
-    asked: list[tuple[str, tuple[Any, ...]]] = pickle.load(sys.stdin.buffer)
-    json.dump([enforce.__file__, *[told(getattr(calls, name), arguments) for name, arguments in asked]], sys.stdout)
+    while True:
+        try:
+            module, calls = pickle.load(sys.stdin.buffer)
+        except EOFError:
+            return
+        functions = import_module(f"tests.builds.{module}")
+        outcomes = [outcome(getattr(functions, name), arguments) for name, arguments in calls]
+        sys.stdout.write(f"{json.dumps([admission.__file__, *outcomes])}\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":

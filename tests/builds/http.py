@@ -16,7 +16,18 @@ from oncegate.app.server.connection import InboundConnection
 from oncegate.app.upstream.connection import UpstreamConnection
 from oncegate.app.upstream.response import ResponseReader
 
-_TOLD = ("status", "headers", "has_date", "complete", "failure", "surplus", "persistent", "idle_timeout", "buffered")
+PROPERTIES = (
+    "status",
+    "headers",
+    "has_date",
+    "complete",
+    "failure",
+    "surplus",
+    "persistent",
+    "idle_timeout",
+    "buffered",
+)
+"""What a `ResponseReader` shows of the response that it reads."""
 
 
 class Wire(asyncio.Transport):
@@ -67,16 +78,16 @@ async def _turns(number: int) -> None:
 
 
 async def _answer(seen: list[Any], scope: Any, receive: Any, send: Any) -> None:
-    told = {name: value for name, value in scope.items() if name not in ("server", "client")}
+    details = {name: value for name, value in scope.items() if name not in ("server", "client")}
     body, more = b"", True
     while more:
         message = await receive()
         if message["type"] == "http.disconnect":
-            seen.append((told, "left"))
+            seen.append((details, "left"))
             return
         body += message["body"]
         more = message["more_body"]
-    seen.append((told, body))
+    seen.append((details, body))
     if body.startswith(b"raise"):
         raise ValueError("as asked")
     if body.startswith(b"nothi"):
@@ -117,30 +128,30 @@ async def inbound(pieces: list[bytes], breaks_at: int, stops: bool) -> Any:
 def response(exchanges: list[tuple[bool, list[bytes], bool]]) -> Any:
     """What a reader says at each piece of responses that come one after the other."""
     reader = ResponseReader()
-    said: list[Any] = []
+    states: list[Any] = []
     for is_head, pieces, ends in exchanges:
         reader.expect(is_head=is_head)
         for piece in pieces:
             reader.feed(piece)
-            said.append([getattr(reader, name) for name in _TOLD])
+            states.append([getattr(reader, name) for name in PROPERTIES])
         if ends:
             reader.feed_eof()
-            said.append([getattr(reader, name) for name in _TOLD])
-        said.append(reader.take())
+            states.append([getattr(reader, name) for name in PROPERTIES])
+        states.append(reader.take())
     reader.release()
     reader.feed(b"more")
-    return said
+    return states
 
 
 async def connection(is_head: bool, pieces: list[bytes], how: str, breaks_at: int) -> Any:
     """What a connection to the upstream gives of a response that comes in pieces, and ends in some way."""
     ours, theirs = socket.socketpair()
-    said: list[Any] = []
+    outcomes: list[Any] = []
     with ours, theirs:
         wire = Wire(ours, breaks_at)
         there = UpstreamConnection("upstream")
         there.connection_made(wire)
-        said.append(there.is_stale())
+        outcomes.append(there.is_stale())
         there.begin(is_head=is_head)
         there.write(b"head", b"body")
         news: list[int] = []
@@ -149,7 +160,7 @@ async def connection(is_head: bool, pieces: list[bytes], how: str, breaks_at: in
         reading = asyncio.get_running_loop().create_task(_read(there))
         for piece in pieces:
             there.data_received(piece)
-            said.append((there.is_soon_whole, there.error is not None))
+            outcomes.append((there.is_soon_whole, there.error is not None))
             await _turns(2)
         if how == "forget":
             there.then = news.clear
@@ -162,8 +173,16 @@ async def connection(is_head: bool, pieces: list[bytes], how: str, breaks_at: in
         await _turns(4)
         reading.cancel()
         ended = await asyncio.gather(reading, return_exceptions=True)
-        said += [repr(ended), there.finish(), there.is_stale(), there.lost, there.closed.done(), there.is_full, news]
-    return said, wire.seen
+        outcomes += [
+            repr(ended),
+            there.finish(),
+            there.is_stale(),
+            there.lost,
+            there.closed.done(),
+            there.is_full,
+            news,
+        ]
+    return outcomes, wire.seen
 
 
 async def _read(there: UpstreamConnection) -> list[Any]:

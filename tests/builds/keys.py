@@ -3,10 +3,9 @@
 from dataclasses import fields
 from typing import Any
 
-from oncegate.middleware.http import body as http_body
-from oncegate.middleware.http import exchange, prefer
+from oncegate.middleware.http import asgi
 from oncegate.middleware.http import keyed_request as request
-from oncegate.middleware.rules import key, policy, readings
+from oncegate.middleware.rules import key, policy, prefer, readings
 from oncegate.middleware.rules.key import fingerprint
 from oncegate.middleware.rules.settings import IdempotencySettings, Route
 
@@ -23,24 +22,24 @@ def names(function: str, *arguments: Any) -> Any:
     return getattr(key, function)(*arguments)
 
 
-def asked(headers: Lines, settings: dict[str, Any]) -> list[Any]:
+def head(headers: Lines, settings: dict[str, Any]) -> list[Any]:
     """All that is read of a request's head."""
     rules = policy.compile_policy(IdempotencySettings(**settings))
     given = key.pick(headers, rules.wanted)
-    said: list[Any] = [given]
+    values: list[Any] = [given]
     for call in (
         lambda: _found(given, rules),
         lambda: key.scope_parts(given, rules.scope_names) or request.nameless_scope(given, rules),
         lambda: prefer.wanted_wait(given, rules),
         lambda: prefer.wants_async(given),
-        lambda: exchange.wants_error(given, rules),
+        lambda: prefer.wants_error(given[policy.RAISE_HEADER]),
         lambda: key.record_key("n", "k", key.scope_parts(given, rules.scope_names)),
     ):
         try:
-            said.append(call())
+            values.append(call())
         except Exception as error:
-            said.append(f"{type(error).__name__}: {error}")
-    return said
+            values.append(f"{type(error).__name__}: {error}")
+    return values
 
 
 def _found(given: key.Fields, rules: policy.Policy) -> Any:
@@ -62,13 +61,13 @@ async def body(chunks: list[Any], declared: list[bytes], limit: int) -> Any:
         return messages.pop(0)
 
     given = {b"content-length": declared} if declared else {}
-    return await http_body.read_body(receive, given, limit, 30.0), len(messages)
+    return await asgi.read_body(receive, given, limit, 30.0), len(messages)
 
 
 def rules(settings: dict[str, Any], routes: list[dict[str, Any]], requests: list[tuple[str, str]]) -> Any:
     """What requests meet, and what the rules say."""
     policies = policy.Policies(IdempotencySettings(**settings), [Route(**route) for route in routes])
-    met = [policies.match(*asked) for asked in requests]
+    met = [policies.match(*each) for each in requests]
     return [_shown(found) for found in met], [_shown(found) for found in policies.all()], policies.with_methods() != []
 
 
@@ -76,12 +75,12 @@ def _shown(found: policy.Policy | None) -> Any:
     if found is None:
         return None
     names = [field.name for field in fields(policy.Policy)]
-    said = {name: getattr(found, name) for name in names if name not in ("settings", "submission")}
-    for name, value in said.items():
+    shown = {name: getattr(found, name) for name in names if name not in ("settings", "submission")}
+    for name, value in shown.items():
         if isinstance(value, frozenset):
-            said[name] = sorted(value)
+            shown[name] = sorted(value)
     return (
-        said,
+        shown,
         found.settings.model_dump(),
         _shown(found.submission),
         [found.state(status) for status in range(-1, 1000)],

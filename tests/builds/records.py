@@ -58,7 +58,7 @@ def lawful(name: str, *arguments: Any) -> Any:
 def expire(steps: list[tuple[str, Any]]) -> Any:
     """What a store of bytes says at each step."""
     held = ExpiringBytes()
-    said: list[Any] = []
+    states: list[Any] = []
     for name, arguments in steps:
-        said.append((getattr(held, name)(*arguments), len(held), held.size, sorted(held), bool(held)))
-    return said
+        states.append((getattr(held, name)(*arguments), len(held), held.size, sorted(held), bool(held)))
+    return states

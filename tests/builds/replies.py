@@ -1,18 +1,21 @@
-"""Calls about Redis's replies, for `tests.builds.driver`: a link is handed bytes, and its transport keeps what is written."""
+"""Calls about Redis's replies, for `tests.builds.driver`: a pipeline is handed bytes, and its transport keeps what is written."""
 
 import asyncio
 import ssl
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 from hiredis import ReplyError
 
 from oncegate.cache.errors import CacheError
-from oncegate.cache.record import ClaimRequest
-from oncegate.cache.redis.calls import PendingClaim, PendingOutcome, Soon
+from oncegate.cache.record import ClaimRequest, Record, State
+from oncegate.cache.redis.calls import CallbackCall, ClaimCall, OutcomeCall, call_ending
 from oncegate.cache.redis.connection import faults
-from oncegate.cache.redis.connection.pipe import Bounds, Link
-from oncegate.cache.redis.scripts import ASKING, CLAIM, COMPLETE, SCRIPTS, pack
+from oncegate.cache.redis.connection.pipe import Bounds, PipelinedConnection
+from oncegate.cache.redis.scripts import ASKING, SCRIPTS, pack
+
+OUTCOME = Record(State.UNKNOWN, bytes(16), bytes(16), 1)
 
 
 class Wire(asyncio.Transport):
@@ -39,13 +42,13 @@ class Wire(asyncio.Transport):
 
 
 class SharedConnection:
-    """Has a link."""
+    """Has a pipeline."""
 
-    def __init__(self, link: Link) -> None:
-        self.link = link
+    def __init__(self, pipeline: PipelinedConnection) -> None:
+        self.pipeline = pipeline
 
-    async def ready(self, _: float) -> Link:
-        return self.link
+    async def ready(self, _: float) -> PipelinedConnection:
+        return self.pipeline
 
 
 class Routes:
@@ -65,60 +68,67 @@ class Routes:
 async def replies(calls: list[str], pieces: list[bytes], late: bool, bounds: tuple[int, int], breaks: bool) -> Any:
     """What callers are told when these bytes come in."""
     loop = asyncio.get_running_loop()
-    told: list[Any] = []
+    events: list[Any] = []
     routes: Any = Routes(loop)
-    link = Link(Bounds(*bounds, patience=5.0), lambda _, unanswered: told.append(("lost", unanswered)))
+    pipeline = PipelinedConnection(
+        Bounds(*bounds, patience=5.0), lambda _, unanswered: events.append(("lost", unanswered))
+    )
     wire = Wire(breaks)
     writer: Any = SimpleNamespace(transport=wire)
-    link.take_over(writer)
+    pipeline.take_over(writer)
     futures: list[asyncio.Future[Any]] = []
     for number, name in enumerate(calls):
         key = b"%d" % number
         deadline = loop.time() + (0.0 if late else 30.0)
         try:
-            _ask(link, routes, name, key, deadline, told, futures)
+            _send(pipeline, routes, name, key, deadline, events, futures)
         except CacheError as error:
-            told.append(f"{name}: {type(error).__name__}: {error}")
+            events.append(f"{name}: {type(error).__name__}: {error}")
     for _ in range(2):
         await asyncio.sleep(0)
     if late:
-        link._on_timer()
+        pipeline._on_timer()
     for piece in pieces:
-        link.data_received(piece)
+        pipeline.data_received(piece)
     for _ in range(4):
         await asyncio.sleep(0)
-    told.append((link.lost, link.unanswered, list(routes.withdrawn)))
-    link.connection_lost(None)
+    events.append((pipeline.lost, pipeline.unanswered, list(routes.withdrawn)))
+    pipeline.connection_lost(None)
     for _ in range(4):
         await asyncio.sleep(0)
-    told += [link.lost, list(routes.withdrawn), wire.seen]
-    told += [_end(future) for future in futures]
-    return told
+    events += [pipeline.lost, list(routes.withdrawn), wire.seen]
+    events += [_end(future) for future in futures]
+    return events
 
 
-def _ask(
-    link: Link, routes: Any, name: str, key: bytes, deadline: float, told: list[Any], futures: list[asyncio.Future[Any]]
+def _send(
+    pipeline: PipelinedConnection,
+    routes: Any,
+    name: str,
+    key: bytes,
+    deadline: float,
+    events: list[Any],
+    futures: list[asyncio.Future[Any]],
 ) -> None:
     def then(answer: Any) -> None:
-        told.append((name, key, repr(answer)))
+        events.append((name, key, repr(answer)))
 
     if name == "send":
-        futures.append(link.send(pack(b"PING", key), deadline))
+        futures.append(pipeline.send(pack(b"PING", key), deadline))
         return
     if name == "behind":
-        futures.append(link.send_behind(ASKING, pack(b"PING", key), deadline))
+        futures.append(pipeline.send_behind(ASKING, pack(b"PING", key), deadline))
         return
-    call: Soon[Any]
+    call: CallbackCall[Any]
     if name == "outcome":
-        call, packed = PendingOutcome(routes, key, then), COMPLETE.call(key, b"outcome", b"1")
+        call = OutcomeCall(routes, key.decode(), OUTCOME, 1, then, None)
     else:
         adopt = then if name == "adopted" else None
         request = ClaimRequest(bytes(16), b"f" * 16, 5, 5, submission=name == "submission")
-        call = PendingClaim(routes, key, request, 10, adopt, then)
-        packed = CLAIM.call(key, b"fresh", b"1", b"")
-    session: Any = SimpleNamespace(claims=SharedConnection(link), bodies=SharedConnection(link))
-    call.session, call.packed = session, packed
-    link.put(packed, deadline, call)
+        call = ClaimCall(routes, key.decode(), request, adopt, then, None, False)
+    session: Any = SimpleNamespace(claims=SharedConnection(pipeline), bodies=SharedConnection(pipeline))
+    call.session = session
+    pipeline.put(call.packed, deadline, call)
 
 
 def _end(future: "asyncio.Future[Any]") -> str:
@@ -135,15 +145,15 @@ def read(kind: str, reply: Any, late: bool) -> Any:
     if isinstance(reply, tuple):
         reply = ReplyError(reply[0])
     routes: Any = Routes(None)  # type: ignore[arg-type]  # nobody asks it
-    told: list[Any] = []
-    call: Any = PendingOutcome(routes, b"k", told.append)
+    answers: list[Any] = []
+    call: Any = OutcomeCall(routes, "k", OUTCOME, 1, answers.append, None)
     if kind != "outcome":
-        adopt = told.append if kind == "adopted" else None
-        call = PendingClaim(routes, b"k", ClaimRequest(bytes(16), b"f" * 16, 5, 5), 10, adopt, told.append)
+        adopt = answers.append if kind == "adopted" else None
+        call = ClaimCall(routes, "k", ClaimRequest(bytes(16), b"f" * 16, 5, 5), adopt, answers.append, None, False)
     if late:
         call.overdue()
         call.came_late(reply)
-        return [repr(answer) for answer in told], routes.withdrawn
+        return [repr(answer) for answer in answers], routes.withdrawn
     return call.read(reply)
 
 
@@ -176,11 +186,11 @@ def version(text: str) -> Any:
 
 def packed(parts: list[bytes]) -> Any:
     """Commands with these parts."""
-    said: list[Any] = [pack(*parts)]
+    commands: list[Any] = [pack(*parts)]
     for script in SCRIPTS:
-        for call in (script.call, script.call_ending, script.call_with):
+        for call in (script.call, partial(call_ending, script)):
             try:
-                said.append(call(*parts))
+                commands.append(call(*parts))
             except (TypeError, ValueError) as wrong:
-                said.append(type(wrong).__name__)
-    return said
+                commands.append(type(wrong).__name__)
+    return commands

@@ -45,54 +45,12 @@ VALUES: list[bytes] = [
 """Most as Redis may send them, some in the other version of its protocol, and some of no version."""
 
 GIVEN: tuple[Any, ...] = (
-    None,
-    True,
-    False,
-    0,
-    1,
-    2,
-    -1,
-    1.0,
-    10**30,
-    b"",
-    b"1",
-    "1",
-    "text",
-    [],
-    {},
-    {1: 2},
-    ("ERR x",),
-    ("OOM x",),
-)
-GIVEN += (
-    ("WRONGTYPE",),
-    ("",),
-    [1],
-    [1, RECORD],
-    [0, RECORD, 9],
-    [1, RECORD, 9],
-    [True, RECORD, 9],
-    [0, RECORD, True],
-    [0, RECORD, 1.5],
-)
-GIVEN += (
-    [0, RECORD, -1],
-    [0, RECORD, None],
-    [0, None, 9],
-    [0, "text", 9],
-    [0, bytearray(RECORD), 9],
-    [0, b"", 9],
-    [b"1", RECORD, 9],
-)
-GIVEN += (
-    [None, RECORD, 9],
-    [0, RECORD, 9, 9],
-    [[], RECORD, 10**30],
-    [1.0, RECORD, 0],
-    [0, b"\x02", 9],
-    [0, 5, 9],
-    [0, [], 9],
-)
+    None, True, False, 0, 1, 2, -1, 1.0, 10**30, b"", b"1", "1", "text", [], {}, {1: 2}, ("ERR x",), ("OOM x",),
+    ("WRONGTYPE",), ("",), [1], [1, RECORD], [0, RECORD, 9], [1, RECORD, 9], [True, RECORD, 9], [0, RECORD, True],
+    [0, RECORD, 1.5], [0, RECORD, -1], [0, RECORD, None], [0, None, 9], [0, "text", 9], [0, bytearray(RECORD), 9],
+    [0, b"", 9], [b"1", RECORD, 9], [None, RECORD, 9], [0, RECORD, 9, 9], [[], RECORD, 10**30], [1.0, RECORD, 0],
+    [0, b"\x02", 9], [0, 5, 9], [0, [], 9],
+)  # fmt: skip
 CALLS = ("claim", "submission", "adopted", "outcome", "send", "behind")
 
 
@@ -100,12 +58,12 @@ def test_bytes_that_come_in() -> None:
     chance = random.Random(1)
     calls = []
     for _ in range(2500):
-        asked = chance.choices(CALLS, k=chance.randrange(1, 12))
-        data = b"".join(chance.choices(VALUES, k=chance.randrange(len(asked) + 3)))
+        kinds = chance.choices(CALLS, k=chance.randrange(1, 12))
+        data = b"".join(chance.choices(VALUES, k=chance.randrange(len(kinds) + 3)))
         cuts = sorted(chance.randrange(len(data) + 1) for _ in range(chance.choice((0, 1, 3))))
         pieces = [data[begin:end] for begin, end in zip([0, *cuts], [*cuts, len(data)], strict=True)]
         bounds = chance.choice(((10_000, 10**6), (10_000, 10**6), (3, 10**6), (10_000, 300)))
-        calls.append(("replies", (asked, pieces, chance.random() < 0.3, bounds, chance.random() < 0.05)))
+        calls.append(("replies", (kinds, pieces, chance.random() < 0.3, bounds, chance.random() < 0.05)))
     same("replies", calls)
 
 
@@ -116,24 +74,10 @@ def test_replies_as_they_are_given() -> None:
 
 def test_errors() -> None:
     chance = random.Random(2)
-    words: tuple[str, ...] = (
-        "ERR",
-        "OOM",
-        "MISCONF",
-        "MOVED",
-        "ASK",
-        "WRONGTYPE",
-        "NOSCRIPT",
-        "x",
-        "",
-        ":",
-        "1:2",
-        "h:6379",
-        "?:1",
-        "[::1]:5",
-        ":80",
-    )
-    words += ("\u0661:\u0662", "h:\u00b2", "A" * 40, "TRYAGAIN:", "Z9", "\ud800", "\n")
+    words = [
+        "ERR", "OOM", "MISCONF", "MOVED", "ASK", "WRONGTYPE", "NOSCRIPT", "x", "", ":", "1:2", "h:6379", "?:1", "[::1]:5", ":80",
+        "\u0661:\u0662", "h:\u00b2", "A" * 40, "TRYAGAIN:", "Z9", "\ud800", "\n",
+    ]  # fmt: skip
     calls: list[tuple[str, tuple[Any, ...]]] = [
         ("error", (chance.choice((" ", "", "  ")).join(chance.choices(words, k=chance.randrange(5))),))
         for _ in range(1500)
@@ -145,7 +89,7 @@ def test_errors() -> None:
             for given in ((), ("x",), ("[Errno 111] refused",), ("[Errno 99999] y",), ("WRONGPASS",))
         ]
         calls += [("opening", (name, number, text)) for number in numbers for text in (None, "text", "named", "")]
-    versions = (
+    versions = [
         "7.0.0",
         "6.2.14",
         "7",
@@ -158,7 +102,7 @@ def test_errors() -> None:
         "1" * 5000,
         "6.9.9.9",
         "7.0.0.1.2.3",
-    )
+    ]
     same("replies", [*calls, *(("version", (text,)) for text in versions)])
 
 

@@ -1,37 +1,12 @@
 """The caches that the suite of behaviours runs against, each behind a `Store`: a key of its own and a hand on its time."""
 
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 
 import pytest
 
 from oncegate.cache.redis.store import RedisCache
 from testing.servers import RedisServer
 from tests.cache.stores import MemoryStore, RedisStore, Store
-
-GROUPS = ("sentinel", "cluster")
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of each behaviour one case is enough on servers that belong together: what they add is who is sent a command.
-
-    What a command does is the same script's work as on one server, where all cases run.
-    """
-    chosen: set[tuple[str, str]] = set()
-    kept: list[pytest.Item] = []
-    left_out: list[pytest.Item] = []
-    for item in items:
-        store = (
-            item.callspec.params.get("store")
-            if isinstance(item, pytest.Function) and hasattr(item, "callspec")
-            else None
-        )
-        case = (item.nodeid.partition("[")[0], str(store))
-        repeated = store in GROUPS and case in chosen and Path(__file__).parent in item.path.parents
-        chosen.add(case)
-        (left_out if repeated else kept).append(item)
-    items[:] = kept
-    config.hook.pytest_deselected(items=left_out)
 
 
 @pytest.fixture(scope="session")

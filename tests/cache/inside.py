@@ -1,12 +1,26 @@
-"""A look inside a `RedisCache`, for tests that meddle with its connections."""
+"""A `RedisCache` with a server of its own, and a look inside, for tests that meddle with its connections."""
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
+from oncegate.cache.redis.connection.pipe import Bounds
 from oncegate.cache.redis.connection.server import OneServer, Session
 from oncegate.cache.redis.connection.withdrawal import Withdrawals
 from oncegate.cache.redis.store import RedisCache
+from testing.servers import RedisServer
+
+
+@contextlib.asynccontextmanager
+async def cached(
+    *kind: str, timeout: float = 30, bounds: Bounds | None = None, **options: Any
+) -> AsyncIterator[tuple[RedisServer, RedisCache]]:
+    """A Redis of its own, and a cache in it. Calls are answered in time, however slow the machine is, unless they have less."""
+    with RedisServer(*kind, **options) as server:
+        cache = RedisCache.from_url(server.url, timeout=timeout, bounds=bounds)
+        yield server, cache
+        await cache.close()
 
 
 def session_of(cache: RedisCache) -> Session:

@@ -49,7 +49,7 @@ class Proxy:
                     pair.server.write(bytes(pair.held))
                     await pair.server.drain()
                 async with asyncio.timeout(60):
-                    await pair.heard.wait()
+                    await pair.responded.wait()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -86,7 +86,7 @@ class _Pair:
         self.server = server
         self.held: bytearray | None = None
         self.swallow = False
-        self.heard = asyncio.Event()
+        self.responded = asyncio.Event()
 
     async def carry_requests(self, reader: asyncio.StreamReader) -> None:
         with contextlib.suppress(ConnectionError):
@@ -100,8 +100,8 @@ class _Pair:
         with contextlib.suppress(ConnectionError):
             while data := await reader.read(65536):
                 if self.swallow or self.held is not None:
-                    self.heard.set()
+                    self.responded.set()
                 else:
                     self.client.write(data)
-        self.heard.set()
+        self.responded.set()
         self.client.close()

@@ -16,11 +16,12 @@ from oncegate.cache.open import open_cache
 from oncegate.cache.record import ClaimRequest, Record, State, StoredResponse
 from oncegate.cache.redis.store import RedisCache
 from oncegate.cache.transitions import ResolveRequest
+from testing.records import read
 
 OLD, NEW = (f"{name}:{base64.b64encode(os.urandom(32)).decode()}" for name in ("2025", "2026"))
-SAID = StoredResponse(201, ((b"x-card", b"4242 \xe9"),), b"secret body", 5)
+RESPONSE = StoredResponse(201, ((b"x-card", b"4242 \xe9"),), b"secret body", 5)
 TOKEN, PRINT = bytes(range(16)), bytes(range(16, 32))
-OUTCOME = Record(State.SUCCEEDED, TOKEN, PRINT, 1, SAID)
+OUTCOME = Record(State.SUCCEEDED, TOKEN, PRINT, 1, RESPONSE)
 ADDRESS = b"n:k:s"
 
 
@@ -48,31 +49,26 @@ async def test_nothing_of_a_response_is_in_redis_and_all_of_it_comes_back(redis_
     cache = cache_of(redis_url, NEW)
     await completed(cache, key)
     held = await raw.get(key)
-    for said in (b"4242", b"x-card", b"secret", b'"s":201'):
-        assert said not in held
+    for part in (b"4242", b"x-card", b"secret", b'"s":201'):
+        assert part not in held
     again = ClaimRequest(os.urandom(16), PRINT, 60_000, 1000)
-    for read in (await cache.get(key), await cache.claim(key, again)):
-        assert read is not None
-        assert read.record.response == SAID
+    for found in (await read(cache, key), await cache.claim(key, again)):
+        assert found.record.response == RESPONSE
     peeked = await cache.peek(key)
-    assert peeked is not None
-    assert peeked.record.response is not None
-    assert peeked.record.response[:2] == SAID[:2]
+    assert peeked
+    assert peeked.record.response
+    assert peeked.record.response[:2] == RESPONSE[:2]
     await cache.close()
 
 
 async def test_a_response_without_a_body_and_an_operators_are_encrypted_too(redis_url: str, raw: Any, key: str) -> None:
     cache = cache_of(redis_url, NEW)
-    await completed(cache, key, Record(State.UNKNOWN, TOKEN, PRINT, 1, SAID._replace(body=None)))
+    await completed(cache, key, Record(State.UNKNOWN, TOKEN, PRINT, 1, RESPONSE._replace(body=None)))
     assert b"4242" not in await raw.get(key)
-    held = await cache.get(key)
-    assert held is not None
-    assert held.record.response == SAID._replace(body=None)
-    await cache.resolve(key, ResolveRequest(State.SUCCEEDED, ttl_ms=60_000, response=SAID))
+    assert (await read(cache, key)).record.response == RESPONSE._replace(body=None)
+    await cache.resolve(key, ResolveRequest(State.SUCCEEDED, ttl_ms=60_000, response=RESPONSE))
     assert b"4242" not in await raw.get(key)
-    held = await cache.get(key)
-    assert held is not None
-    assert held.record.response == SAID
+    assert (await read(cache, key)).record.response == RESPONSE
     await cache.close()
 
 
@@ -86,9 +82,9 @@ async def test_what_can_t_be_opened_is_unreadable_and_never_a_miss(redis_url: st
         lambda: reading.peek(key),
         lambda: reading.claim(key, again),
     ]
-    for read in reads:
+    for operation in reads:
         with pytest.raises(RecordUnreadable, match="encrypt"):
-            await read()
+            await operation()
     await writing.close()
     await reading.close()
 
@@ -148,9 +144,7 @@ async def test_keys_are_replaced_without_a_record_that_can_t_be_read(redis_url: 
     for number, cache in enumerate(caches):
         await completed(cache, f"{key}{number}")
         for neighbour in caches[max(0, number - 1) : number + 2]:
-            held = await neighbour.get(f"{key}{number}")
-            assert held is not None
-            assert held.record.response == SAID
+            assert (await read(neighbour, f"{key}{number}")).record.response == RESPONSE
     for cache in caches:
         await cache.close()
 

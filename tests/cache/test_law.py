@@ -60,6 +60,10 @@ RESOLVE_REQUESTS = st.builds(
     st.sampled_from([Trace(), Trace("gw", 7, None, "an operator's")]),
     st.booleans(),
 ) | st.builds(transitions.ResolveRequest, st.none(), force=st.booleans(), attempt=st.integers(0, 2))
+SEEN = st.builds(Record, st.just(State.SUCCEEDED), TOKENS, PRINTS, st.integers(1, 2))
+SUBMISSIONS = st.builds(
+    Record, st.just(State.SUCCEEDED), TOKENS, PRINTS, st.just(1), RESPONSES, submission=st.just(True)
+)
 HISTORIES = st.lists(
     st.one_of(
         step("claim", request=REQUESTS),
@@ -67,6 +71,9 @@ HISTORIES = st.lists(
         step("complete", outcome=OUTCOMES, ttl_ms=DURATIONS),
         step("release", token=TOKENS),
         step("resolve", request=RESOLVE_REQUESTS),
+        step("purge", seen=SEEN, force=st.booleans()),
+        step("outlast", submission=SUBMISSIONS, ttl_ms=DURATIONS),
+        step("prolong", ttl_ms=DURATIONS),
         step("time_passes", milliseconds=st.sampled_from([1, 4, 5, 6, 10, 20])),
     ),
     min_size=1,
@@ -108,6 +115,15 @@ class Functions:
     def resolve(self, request: transitions.ResolveRequest) -> Any:
         return self._carry_out(self._law.resolve(self.held(), request))
 
+    def purge(self, seen: Record, force: bool) -> Any:
+        return self._carry_out(self._law.purge(self.held(), seen, force=force))
+
+    def outlast(self, submission: Record, ttl_ms: int) -> Any:
+        return self._carry_out(self._law.outlast(self.held(), submission, ttl_ms))
+
+    def prolong(self, ttl_ms: int) -> Any:
+        return self._carry_out(self._law.prolong(self.held(), ttl_ms))
+
     def time_passes(self, milliseconds: int) -> None:
         self.left = max(0, self.left - milliseconds)
         self.data = self.data if self.left else None
@@ -122,7 +138,8 @@ local redis = {call = function(name, key, first, second, third)
     reply, left = server.call(name, key, first, second, third), second == 'PX' and tonumber(third) or -1
     server.call('PERSIST', key)
   elseif name == 'PEXPIRE' then
-    reply, left = 1, tonumber(first)
+    local moves = server.call('EXISTS', key) == 1 and (second ~= 'GT' or tonumber(first) > left)
+    reply, left = moves and 1 or 0, moves and tonumber(first) or left
   else
     reply = name == 'GETRANGE' and server.call(name, key, first, second) or server.call(name, key)
     if name == 'DEL' then left = 0 end
@@ -177,6 +194,15 @@ class Scripts:
             outcome = encode(transitions.resolved_record(decode(self.data, self.left), request.state, request))
         return RESOLUTIONS[self._run(scripts.RESOLVE, outcome, request.ttl_ms, int(request.force), request.attempt)]
 
+    def purge(self, seen: Record, force: bool) -> Any:
+        return RESOLUTIONS[self._run(scripts.PURGE, seen.token + seen.attempt.to_bytes(4, "big"), int(force))]
+
+    def outlast(self, submission: Record, ttl_ms: int) -> Any:
+        return self._run(scripts.OUTLAST, encode(submission), ttl_ms)
+
+    def prolong(self, ttl_ms: int) -> Any:
+        return self._run(scripts.PROLONG, ttl_ms) == 1
+
     def time_passes(self, milliseconds: int) -> None:
         self.left = max(0, self.left - milliseconds)
         if not self.left:
@@ -205,6 +231,18 @@ def resolves(force: bool = False) -> Step:
     return "resolve", {"request": transitions.ResolveRequest(State.FAILED, None, 10, force)}
 
 
+def purges(token: bytes, force: bool = False) -> Step:
+    return "purge", {"seen": Record(State.SUCCEEDED, token, PRINT, 1), "force": force}
+
+
+def outlasts(print_: bytes = PRINT, ttl_ms: int = 20) -> Step:
+    return "outlast", {"submission": Record(State.SUCCEEDED, A, print_, 1, submission=True), "ttl_ms": ttl_ms}
+
+
+def prolongs(milliseconds: int) -> Step:
+    return "prolong", {"ttl_ms": milliseconds}
+
+
 RENEWS, RELEASES = ("renew", {"token": A, "lease_ms": 5}), ("release", {"token": B})
 WALKS: list[list[Step]] = [
     [claims(A), passes(5), claims(B), RELEASES, claims(A)],
@@ -215,6 +253,11 @@ WALKS: list[list[Step]] = [
     [claims(A), passes(6), resolves(), completes(A, State.SUCCEEDED), claims(B)],
     [claims(A), completes(A, State.SUCCEEDED), completes(A, State.FAILED), completes(B, State.FAILED), RELEASES],
     [claims(A), RELEASES, completes(B, State.FAILED), RENEWS],
+    [claims(A), purges(B, True), purges(A), passes(5), purges(A), purges(A)],
+    [claims(A), purges(A, True), claims(A), completes(A, State.FAILED), purges(A)],
+    [outlasts(), outlasts(OTHER), outlasts(ttl_ms=10), passes(15), outlasts(ttl_ms=10)],
+    [prolongs(10), claims(A), outlasts(), prolongs(30), passes(6), outlasts(), prolongs(30)],
+    [claims(A), completes(A, State.SUCCEEDED), outlasts(), prolongs(9), prolongs(10), prolongs(11)],
 ]
 """Where each of the faults below shows: what chance finds is found in most runs, these in every one."""
 
@@ -256,6 +299,11 @@ FAULTY_SCRIPTS = {
     "a released submission is a submission no more": ("restored .. '{\"a\":1}'", "restored"),
     "what was found lives for longer than it had left": ("(struct.unpack('>I8', held, 48))", "struct.unpack('>I8', held, 48)"),
     "nobody needs force": ("and ARGV[3] ~= '1' then", "and false then"),
+    "another attempt is purged": (" .. held:sub(35, 38) ~= ARGV[1] then", " == '' then"),
+    "a lapsed attempt is purged by force only": ("redis.call('PTTL', KEYS[1]) > struct", "0 <= struct"),
+    "a submission lives for less long": ("left < tonumber(ARGV[2])", "left > tonumber(ARGV[2])"),
+    "what was executed at once outlasts": ("or not record:sub(43, 80):find('{\"a\":1', 1, true)", ""),
+    "a record lives for less long": ("ARGV[1], 'GT')", "ARGV[1])"),
 }  # fmt: skip
 
 
@@ -270,7 +318,10 @@ def test_a_fault_in_a_script_is_caught(redis_server: RedisServer, fault: str) ->
 FAULTY_FUNCTIONS = {
     "a lapsed attempt can't be renewed": ("_row(State.UNKNOWN, Event.RENEW", "_row(State.FAILED, Event.RENEW"),
     "a claim that is sent again is lost": ("return Move(Claim(True, found,", "return Move(Claim(False, found,"),
-    "another payload takes over": ("or found.fingerprint != request.fingerprint", ""),
+    "another payload takes over": (
+        "takes_over(found, request.takeover, request.fingerprint)",
+        "found.state in request.takeover",
+    ),
     "an outcome is written over": ("and (record.state is State.IN_FLIGHT or record.lapsed)", ""),
     "a lost answer is not given again": ("Move(held.record.token == outcome.token)", "Move(False)"),
     "a release leaves the attempt counted": ("record.attempt - 1", "record.attempt"),
@@ -279,6 +330,9 @@ FAULTY_FUNCTIONS = {
         "Move(Resolution.RESOLVED, request.ttl_ms",
         "Move(Resolution.RESOLVED, held.remaining_ms",
     ),
+    "another attempt is purged": ("if (record.token, record.attempt) != (seen.token, seen.attempt)", "if False"),
+    "an attempt in flight is prolonged": ("held.record.state is State.IN_FLIGHT or held.record.lapsed or held", "held"),
+    "another payload outlasts": ("if record.fingerprint != submission.fingerprint", "if False"),
 }
 
 

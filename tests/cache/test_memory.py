@@ -12,6 +12,7 @@ from oncegate.cache.errors import CacheFull
 from oncegate.cache.memory.expiry import OVERHEAD_BYTES, STEP, ExpiringBytes
 from oncegate.cache.memory.store import MemoryCache
 from oncegate.cache.record import ClaimRequest, Record, State, StoredResponse
+from testing.records import read
 
 PRINT = b"p" * 16
 LEASE: dict[str, Any] = {"fingerprint": PRINT, "lease_ms": 1_000, "retention_ms": 9_000}
@@ -27,13 +28,8 @@ class Clock:
 
 
 async def complete(cache: MemoryCache, key: str, token: bytes, ttl_ms: int = 60_000, body: bytes = b"") -> bool:
-    return await cache.complete(
-        key,
-        Record(
-            token=token, fingerprint=PRINT, attempt=1, state=State.SUCCEEDED, response=StoredResponse(200, (), body, 1)
-        ),
-        ttl_ms=ttl_ms,
-    )
+    outcome = Record(State.SUCCEEDED, token, PRINT, 1, StoredResponse(200, (), body, 1))
+    return await cache.complete(key, outcome, ttl_ms=ttl_ms)
 
 
 async def test_a_full_cache_refuses_new_keys_and_keeps_every_record() -> None:
@@ -44,9 +40,7 @@ async def test_a_full_cache_refuses_new_keys_and_keeps_every_record() -> None:
     with pytest.raises(CacheFull):
         await cache.claim("k3", ClaimRequest(token=os.urandom(16), **LEASE))
     for number, token in enumerate(tokens):
-        held = await cache.get(f"k{number}")
-        assert held is not None
-        assert held.record.token == token
+        assert (await read(cache, f"k{number}")).record.token == token
 
 
 async def test_a_full_cache_still_stores_known_outcomes() -> None:
@@ -56,21 +50,16 @@ async def test_a_full_cache_still_stores_known_outcomes() -> None:
     assert await complete(cache, "k0", token, body=b"x" * 10_000)
     assert await complete(cache, "k1", other)
     assert cache.size_bytes > RECORD_BYTES + 10_000
-    held = await cache.get("k0")
-    assert held is not None
-    assert held.record.state is State.SUCCEEDED
+    assert (await read(cache, "k0")).record.state is State.SUCCEEDED
 
 
 async def test_a_full_cache_still_lets_a_failed_record_be_retried() -> None:
     cache = MemoryCache(limit_bytes=RECORD_BYTES, clock=Clock())
     token = os.urandom(16)
     await cache.claim("k0", ClaimRequest(token=token, **LEASE))
-    await cache.complete(
-        "k0", Record(token=token, fingerprint=PRINT, attempt=1, state=State.FAILED, response=None), ttl_ms=60_000
-    )
-    assert (
-        await cache.claim("k0", ClaimRequest(token=os.urandom(16), takeover=frozenset({State.FAILED}), **LEASE))
-    ).won
+    await cache.complete("k0", Record(State.FAILED, token, PRINT, 1), ttl_ms=60_000)
+    again = ClaimRequest(token=os.urandom(16), takeover=frozenset({State.FAILED}), **LEASE)
+    assert (await cache.claim("k0", again)).won
 
 
 async def test_a_full_cache_has_room_as_soon_as_a_record_is_over() -> None:
@@ -90,12 +79,10 @@ async def test_time_to_live_is_exact_to_the_millisecond() -> None:
     token = os.urandom(16)
     await cache.claim("k", ClaimRequest(token=token, **LEASE))
     clock.now = 5.0 + 0.999
-    held = await cache.get("k")
-    assert held is not None
+    held = await read(cache, "k")
     assert (held.record.state, held.remaining_ms) == (State.IN_FLIGHT, 9_001)
     clock.now = 5.0 + 1.0
-    held = await cache.get("k")
-    assert held is not None
+    held = await read(cache, "k")
     assert (held.record.state, held.remaining_ms) == (State.UNKNOWN, 9_000)
     assert await cache.extend("k", token=token, lease_ms=1_500)  # from now on: a second and a half, and nine more
     clock.now = 6.0 + 10.499

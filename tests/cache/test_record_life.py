@@ -1,20 +1,20 @@
-"""A record's life in any order of events, against a model: two owners, one of them always late, and time that passes."""
+"""A record's life in any order of events, against a model: two owners, one of them always late, and time that passes.
 
-import asyncio
+In memory; that the scripts of Redis do the same is compared in `tests.cache.test_law`.
+"""
+
 import os
 from collections.abc import Coroutine
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
-import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from oncegate.cache.record import DEAD_TOKEN, ClaimRequest, Record, State
 from oncegate.cache.transitions import Resolution, ResolveRequest
-from testing.servers import RedisServer
-from tests.cache.stores import SLACK_MS, MemoryStore, RedisStore, Store
+from tests.cache.stores import MemoryStore
 
 T = TypeVar("T")
 PRINTS = (b"p" * 16, b"q" * 16)
@@ -50,20 +50,20 @@ class Model:
 class RecordLife(RuleBasedStateMachine):
     """Every rule does the same to the cache and to the model, and compares the answers."""
 
-    runner: ClassVar[asyncio.Runner]
-    server: ClassVar[RedisServer | None]
-
     def __init__(self) -> None:
         super().__init__()
-        self.store: Store = MemoryStore() if self.server is None else RedisStore(self.server, self.cache())
+        self.store = MemoryStore()
         self.model: Model | None = None
         self.tokens: list[bytes] = []
 
-    def cache(self) -> Any:
-        raise NotImplementedError
-
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        return self.runner.run(work)
+        """The result of a call that never waits."""
+        try:
+            work.send(None)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        raise AssertionError("a call of the memory cache waits")
 
     def token_of(self, late: int) -> bytes:
         """The token of the last claim, or of one before it."""
@@ -170,16 +170,10 @@ class RecordLife(RuleBasedStateMachine):
     @rule(milliseconds=st.sampled_from([50_000, 250_000, 1_000_000]))
     def time_passes(self, milliseconds: int) -> None:
         assert self.model is not None
-        # Not to within the real time that a test takes of the lease's end, where Redis may be on its other side.
-        left = self.model.left - milliseconds
-        if self.model.in_flight and 0 < left - self.model.retention <= SLACK_MS:
-            left = self.model.retention - 1
-        if left <= SLACK_MS:
-            self.store.pass_time(self.model.left)
+        self.store.pass_time(milliseconds)
+        self.model.left -= milliseconds
+        if self.model.left <= 0:
             self.model = None
-        else:
-            self.store.leave(left)
-            self.model.left = left
 
     @invariant()
     def it_reads_as_the_model_does(self) -> None:
@@ -189,25 +183,13 @@ class RecordLife(RuleBasedStateMachine):
             record = held.record
             assert (record.state, record.token) == (self.model.reads, self.model.token)
             assert (record.attempt, record.fingerprint) == (self.model.attempt, self.model.fingerprint)
-            assert self.model.left - SLACK_MS < held.remaining_ms <= self.model.left
+            assert held.remaining_ms == self.model.left
 
 
-@pytest.mark.parametrize("kind", ["memory", "redis"])
-def test_a_record_lives_by_the_contract_whatever_happens(kind: str, request: pytest.FixtureRequest) -> None:
-    with asyncio.Runner() as runner:
-        server = request.getfixturevalue("redis_server") if kind == "redis" else None
-        cache = RedisStore(server).cache if server else None
-
-        class Life(RecordLife):
-            def cache(self) -> Any:
-                return cache
-
-        Life.runner, Life.server = runner, server
-        run_state_machine_as_test(
-            Life,
-            settings=settings(
-                max_examples=150, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
-            ),
-        )
-        if cache is not None:
-            runner.run(cache.close())
+def test_a_record_lives_by_the_contract_whatever_happens() -> None:
+    run_state_machine_as_test(
+        RecordLife,
+        settings=settings(
+            max_examples=150, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+        ),
+    )

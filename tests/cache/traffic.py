@@ -11,6 +11,7 @@ from typing import TypeVar
 from oncegate.cache.errors import CacheUnavailable
 from oncegate.cache.record import Claim, ClaimRequest, Record, State, StoredResponse
 from oncegate.cache.redis.store import RedisCache
+from testing.waiting import until
 
 PRINT = b"p" * 16
 LEASE_MS = 120_000
@@ -18,28 +19,24 @@ T = TypeVar("T")
 
 
 async def claim(cache: RedisCache, key: str, token: bytes | None = None) -> Claim:
-    return await cache.claim(
-        key, ClaimRequest(token=token or os.urandom(16), fingerprint=PRINT, lease_ms=LEASE_MS, retention_ms=LEASE_MS)
-    )
+    return await cache.claim(key, ClaimRequest(token or os.urandom(16), PRINT, LEASE_MS, LEASE_MS))
 
 
 async def complete(cache: RedisCache, key: str, token: bytes, body: bytes = b"done") -> bool:
-    response = StoredResponse(200, (), body, 1)
-    return await cache.complete(
-        key,
-        Record(token=token, fingerprint=PRINT, attempt=1, state=State.SUCCEEDED, response=response),
-        ttl_ms=LEASE_MS,
-    )
+    outcome = Record(State.SUCCEEDED, token, PRINT, 1, StoredResponse(200, (), body, 1))
+    return await cache.complete(key, outcome, ttl_ms=LEASE_MS)
 
 
 async def until_completed(cache: RedisCache, key: str, token: bytes, body: bytes = b"done") -> bool:
     """Complete, trying again as a gateway does while the cache is away."""
-    async with asyncio.timeout(60):
-        while True:
-            try:
-                return await complete(cache, key, token, body)
-            except CacheUnavailable:
-                await asyncio.sleep(0.02)
+
+    async def completed() -> tuple[bool] | None:
+        try:
+            return (await complete(cache, key, token, body),)
+        except CacheUnavailable:
+            return None
+
+    return bool((await until(completed))[0])
 
 
 async def until_claimed(cache: RedisCache, key: str) -> Claim:
@@ -48,27 +45,33 @@ async def until_claimed(cache: RedisCache, key: str) -> Claim:
     One of ours that is still to be withdrawn, since a slow machine missed its time-out, is waited for.
     """
     given_up: list[bytes] = []
-    async with asyncio.timeout(60):
-        while True:
-            token = os.urandom(16)
-            try:
-                answer = await claim(cache, key, token)
-                if answer.won or answer.record.token not in given_up:
-                    return answer
-            except CacheUnavailable:
-                given_up.append(token)
-            await asyncio.sleep(0.02)
+
+    async def claimed() -> Claim | None:
+        token = os.urandom(16)
+        try:
+            answer = await claim(cache, key, token)
+        except CacheUnavailable:
+            given_up.append(token)
+            return None
+        return answer if answer.won or answer.record.token not in given_up else None
+
+    found: Claim = await until(claimed)
+    return found
 
 
-async def in_time(ask: Callable[[], Awaitable[T]]) -> T:
-    """What ``ask`` gives or raises, asked again where a slow machine missed a short time-out."""
-    async with asyncio.timeout(60):
-        while True:
-            try:
-                return await ask()
-            except CacheUnavailable as error:
-                if "in time" not in str(error):
-                    raise
+async def in_time(operation: Callable[[], Awaitable[T]]) -> T:
+    """What ``operation`` gives or raises, asked again where a slow machine missed a short time-out."""
+
+    async def given() -> tuple[T] | None:
+        try:
+            return (await operation(),)
+        except CacheUnavailable as error:
+            if "in time" not in str(error):
+                raise
+            return None
+
+    found: tuple[T] = await until(given)
+    return found[0]
 
 
 async def state(cache: RedisCache, key: str) -> State:

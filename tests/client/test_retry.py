@@ -54,11 +54,11 @@ def test_no_budget_is_ever_exceeded(budget: RetryBudget, ends: list[tuple[str, f
 
 
 @given(budgets, st.booleans(), st.booleans())
-def test_what_cannot_be_sent_again_is_not(budget: RetryBudget, harmless: bool, told: bool) -> None:
+def test_what_cannot_be_sent_again_is_not(budget: RetryBudget, harmless: bool, retryable: bool) -> None:
     one = Retries(budget, harmless, 0.0)
     assert one.nothing_was_sent(0.0, resendable=False) is None
     assert one.connection_broke(0.0, resendable=False) is None
-    assert one.answered(0.0, 503, {"retryable": told}, None, resendable=False) is None
+    assert one.answered(0.0, 503, {"retryable": retryable}, None, resendable=False) is None
 
 
 @given(

@@ -167,10 +167,7 @@ async def test_a_problem_without_an_end_is_handed_on_as_it_comes() -> None:
 
     def read(url: str) -> tuple[int, bytes]:
         got = b""
-        with (
-            httpx.Client(transport=IdempotentTransport(budget=QUICK)) as http,
-            http.stream("POST", url) as answer,
-        ):
+        with httpx.Client(transport=IdempotentTransport(budget=QUICK)) as http, http.stream("POST", url) as answer:
             for chunk in answer.iter_bytes():
                 got += chunk
                 if len(got) > 200_000:
@@ -234,17 +231,17 @@ async def test_a_problem_of_nonsense_is_an_answer(send: Send) -> None:
 
 
 class Once:
-    """A body that can be read once, by either kind of client: ``asked`` says how often it was."""
+    """A body that can be read once, by either kind of client: ``reads`` says how often it was."""
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.reads = 0
 
     def sync(self) -> Iterator[bytes]:
-        self.asked += 1
+        self.reads += 1
         yield b"pay"
 
     async def later(self) -> AsyncIterator[bytes]:
-        self.asked += 1
+        self.reads += 1
         yield b"pay"
 
 
@@ -270,7 +267,7 @@ async def test_a_streamed_body_that_has_not_begun_is_tried_again(
     body, content = once
     with pytest.raises(httpx.ConnectError):
         await send(f"http://127.0.0.1:{free_port()}", content=content(), rules={"budget": QUICK})
-    assert body.asked == 0
+    assert body.reads == 0
     port = free_port()
     patient = {"budget": RetryBudget(attempts=1000, seconds=30, pause=0.02, longest_pause=0.02)}
     call = asyncio.ensure_future(send(f"http://127.0.0.1:{port}", rules=patient, content=content()))
@@ -293,10 +290,7 @@ async def test_a_redirected_request_is_another_one(send: Send) -> None:
 
 
 async def test_the_same_request_sent_again_keeps_its_key() -> None:
-    async with (
-        Upstream(answering(OK)) as upstream,
-        httpx.AsyncClient(transport=AsyncIdempotentTransport()) as http,
-    ):
+    async with Upstream(answering(OK)) as upstream, httpx.AsyncClient(transport=AsyncIdempotentTransport()) as http:
         request = http.build_request("POST", upstream.url, content=b"pay")
         for _ in range(2):
             assert (await http.send(request)).status_code == 200

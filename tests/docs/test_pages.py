@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from testing.command_line import running
+from testing.pages import BLOCK, normal
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
@@ -22,14 +23,13 @@ DEMO = "http://127.0.0.1:8080"
 
 
 def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.M | re.S)
+    return [block for kind, block in BLOCK.findall(README) if kind == language]
 
 
-def normal(transcript: str) -> str:
-    """``transcript`` without what differs from run to run: dates, and seconds that pass."""
-    transcript = re.sub(r"(?m)^date: .*$", "date: (a date)", transcript)
-    transcript = re.sub(r"ttl=\d+", "ttl=(seconds)", transcript)
-    return re.sub(r'"completed_at":"[^"]*"', '"completed_at":"(a time)"', transcript).replace("\r", "").strip()
+def anchors(page: str) -> set[str]:
+    """What a link can lead to within ``page``: its headings, as they are written in an address."""
+    headings = re.findall(r"^#+ (.*)$", page, re.M)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def test_the_transcripts_of_the_readme_are_true() -> None:
@@ -105,11 +105,13 @@ def test_the_example_of_a_configuration_is_one(tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_links_lead_somewhere(document: Path) -> None:
-    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", document.read_text("utf-8")):
-        assert (document.parent / target).exists(), target
+    for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", document.read_text("utf-8")):
+        path = document.parent / target if target else document
+        assert path.exists(), target
+        assert not anchor or anchor in anchors(path.read_text("utf-8")), f"{target}#{anchor}"
 
 
-def test_every_decision_is_listed_by_its_number() -> None:
+def test_decisions_are_numbered_without_a_gap() -> None:
     numbers = sorted(path.name[:4] for path in (ROOT / "docs/decisions").glob("*.md"))
     assert numbers == [f"{number:04}" for number in range(1, len(numbers) + 1)]
     assert numbers

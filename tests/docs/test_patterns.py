@@ -253,8 +253,8 @@ def test_a_kill_within_leaves_neither_order_nor_message(example: Example, statem
 def test_killed_after_publishing_it_publishes_again_under_the_same_key(example: Example) -> None:
     example.module.place(example.db, "o1", 30)
     ledger = example.folder / "published"
-    tell = f"lambda key, message: open({str(ledger)!r}, 'w').write(key)"
-    example.killed(f"die_at('DELETE'); relay(db, {tell})")
+    publish = f"lambda key, message: open({str(ledger)!r}, 'w').write(key)"
+    example.killed(f"die_at('DELETE'); relay(db, {publish})")
     again: list[str] = []
     example.module.relay(example.db, lambda key, _: again.append(key))
     assert again == [ledger.read_text()]

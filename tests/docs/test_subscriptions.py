@@ -13,7 +13,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "subscriptions.md").read_text("utf-
 
 def test_the_table_of_decisions_is_that_of_the_code() -> None:
     rows = re.findall(r"^\| `([\w-]+)` \| (\(execute it first\)|acknowledge|redeliver|dead-letter) \|", PAGE, re.M)
-    shown = {name: Action.RUN if told.startswith("(") else Action(told) for name, told in rows}
+    shown = {name: Action.RUN if action.startswith("(") else Action(action) for name, action in rows}
     assert shown == {decision.value: decision.action for decision in DeliveryDecision}
 
 

@@ -21,7 +21,7 @@ import pytest
 from testing.caller import fresh_key
 from testing.gateway import DEADLINE, Gateway
 from testing.ledger import Ledger, Reply
-from testing.servers import RedisServer
+from testing.servers import RedisServer, bound
 from testing.waiting import wait_until
 from tests.foreign.conftest import HERE, fetched
 from tests.system.conftest import Start
@@ -88,7 +88,7 @@ class Site:
         url = f"{origin}/?requests={quote(json.dumps(requests))}"
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
             running = subprocess.Popen(
-                [self._browser, *FLAGS, "--remote-debugging-port=0", f"--user-data-dir={profile}", url],
+                bound(self._browser, *FLAGS, "--remote-debugging-port=0", f"--user-data-dir={profile}", url),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

@@ -1,6 +1,5 @@
 """Retry layers, set up as docs/problems.md says: they wait for what is in flight, and spend nothing on what stays unknown."""
 
-import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -11,19 +10,18 @@ import pytest
 from testing.caller import fresh_key
 from testing.gateway import DEADLINE, Gateway
 from testing.ledger import Ledger, Reply
+from testing.pages import BLOCK
 from testing.waiting import wait_until
 from tests.foreign.conftest import ROOT, Node, decided
 
 Post = Callable[[str, str], int]
 """Posts to the URL under the key; the status that its caller gets in the end."""
 
-_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.M | re.S)
-
 
 def example(word: str) -> str:
     """The block of the page that has ``word`` in it."""
     page = (ROOT / "docs/problems.md").read_text("utf-8")
-    (found,) = [block for _, block in _BLOCK.findall(page) if word in block]
+    (found,) = [block for _, block in BLOCK.findall(page) if word in block]
     return str(found)
 
 

@@ -52,14 +52,14 @@ def in_python(url: str, calls: Calls) -> Any:
             made = service.create(params={"amount": each["amount"], "currency": "eur"}, options=options)
             results.append({"made": made.id})
         except stripe.StripeError as error:
-            told = error.error
-            assert told is not None
+            details = error.error
+            assert details is not None
             results.append(
                 {
                     "raised": f"Stripe{type(error).__name__}",
-                    "type": told.type,
-                    "code": told.code,
-                    "message": told.message,
+                    "type": details.type,
+                    "code": details.code,
+                    "message": details.message,
                     "status": error.http_status,
                 }
             )

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from loadtests import attack, builds, inbox, instructions, order
+from loadtests.__main__ import main
 from loadtests.bed import OURS
 from loadtests.duplicates import UPSTREAM_SECONDS
 from loadtests.gateway import CELLS, CONNECTIONS
@@ -30,8 +31,6 @@ def there() -> list[str]:
 
 def invoke(*arguments: str) -> None:
     """What ``scripts/bench`` does, in this process, which imports once what draws, and PostgreSQL's drivers."""
-    from loadtests.__main__ import main  # what draws takes a second, which processes without these tests need not spend
-
     done = CliRunner().invoke(main, arguments, catch_exceptions=False)
     assert done.exit_code == 0, done.output
 
@@ -77,8 +76,8 @@ def test_the_gateway_bench_measures_every_cell_and_checks_the_answers(tmp_path: 
             else sample["arrivals"] >= sample["requests"] - sample["errors"]
         )
     assert set(results["checks"]) == {"nginx + Lua", *(OURS[build] for build in results["settings"]["builds"])}
-    for told in results["checks"].values():
-        assert told == results["checks"]["oncegate"]
+    for outcomes in results["checks"].values():
+        assert outcomes == results["checks"]["oncegate"]
     assert results["checks"]["oncegate"]["concurrent request"] == "409, 0 arrivals"
 
 

@@ -14,16 +14,16 @@ from loadtests.processes import BenchError
 WITHOUT = "scripts/bench: measures without the compiled build\n"
 
 
-def script(folder: Path, *, says: str = "", code: int = 0) -> Path:
+def script(folder: Path, *, prints: str = "", code: int = 0) -> Path:
     """Something in the place of scripts/compile, which notes its arguments."""
     path = folder / "compile"
-    path.write_text(f'#!/bin/sh\necho "$@" >{folder}/arguments\necho "{says}"\nexit {code}\n')
+    path.write_text(f'#!/bin/sh\necho "$@" >{folder}/arguments\necho "{prints}"\nexit {code}\n')
     path.chmod(0o755)
     return path
 
 
 def test_a_whole_run_has_it_compiled_and_a_quick_one_takes_what_is_there(tmp_path: Path) -> None:
-    stands_for = script(tmp_path, says="/somewhere/site")
+    stands_for = script(tmp_path, prints="/somewhere/site")
     assert builds.compiled(quick=False, script=stands_for) == Path("/somewhere/site")
     assert (tmp_path / "arguments").read_text() == "\n"
     assert builds.compiled(quick=True, script=stands_for) == Path("/somewhere/site")
@@ -41,7 +41,7 @@ def test_a_build_that_fails_ends_the_bench(tmp_path: Path) -> None:
 
 
 def test_the_build_that_was_asked_for_is_chosen(tmp_path: Path) -> None:
-    there = script(tmp_path, says="/site")
+    there = script(tmp_path, prints="/site")
     assert builds.chosen(None, quick=True, script=there) == Path("/site")
     assert builds.chosen("compiled", quick=True, script=there) == Path("/site")
     assert builds.chosen("source", quick=True, script=there) is None

@@ -1,26 +1,29 @@
 """The Locust users: all is well against a gateway, and they notice where it isn't."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-from oncegate.app.demo.upstream import Payments, PaymentsServer
+from oncegate.app.demo.upstream import Payments, serving
 from testing.gateway import Gateway
 
-pytestmark = pytest.mark.timeout(300)  # a slow machine takes several runs
-
-KINDS = {"first request", "retry", "concurrent duplicate", "mismatch", "other caller, same key", "no key"}
+KINDS = ("first request", "retry", "concurrent duplicate", "mismatch", "other caller, same key", "no key")
 
 
-def locust(folder: Path, host: str) -> tuple[int, dict[str, tuple[int, int]], str]:
-    """The exit code; of each kind of request how many were sent and how many failed; the report."""
+def locust(
+    folder: Path, host: str, *seen: str, failing: tuple[str, ...] = ()
+) -> tuple[int, dict[str, tuple[int, int]], str]:
+    """The exit code; of each kind of request how many were sent and how many failed; the report.
+
+    Users choose at random: they send until all kinds of ``seen`` were sent, and those that are ``failing`` have failed.
+    """
     done = subprocess.run(
-        [sys.executable, "-m", "locust", "-f", "loadtests/locustfile.py", "--host", host, "--headless", "--users", "10",
-         "--spawn-rate", "10", "--run-time", "2s", "--html", str(folder / "report.html"), "--json-file", str(folder / "counts")],
-        capture_output=True, text=True, timeout=100,
+        [sys.executable, "-m", "locust", "-f", "loadtests/locustfile.py,tests/loadtests/ending.py", "--host", host, "--headless",
+         "--users", "10", "--spawn-rate", "10", "--run-time", "100s", "--html", str(folder / "report.html"),
+         "--json-file", str(folder / "counts")],
+        capture_output=True, text=True, env=os.environ | {"SEEN": ";".join(seen), "FAILING": ";".join(failing)},
     )  # fmt: skip
     assert "Traceback" not in done.stderr, done.stderr
     found = json.loads((folder / "counts.json").read_text())
@@ -28,28 +31,11 @@ def locust(folder: Path, host: str) -> tuple[int, dict[str, tuple[int, int]], st
     return done.returncode, counts, (folder / "report.html").read_text()
 
 
-def until_seen(
-    kinds: set[str], folder: Path, host: str, *, failing: str = ""
-) -> tuple[int, dict[str, tuple[int, int]], str]:
-    """The same of as many runs as it takes to see all ``kinds``, and those that are ``failing`` fail, at least once.
-
-    Users choose at random, and a slow machine sees few.
-    """
-    total: dict[str, tuple[int, int]] = {}
-    while True:
-        code, counts, report = locust(folder, host)
-        for kind, (sent, failed) in counts.items():
-            before = total.get(kind, (0, 0))
-            total[kind] = before[0] + sent, before[1] + failed
-        if all(kind in total for kind in kinds) and (not failing or total.get(failing, (0, 0))[1]):
-            return code, total, report
-
-
 def test_users_of_a_gateway_get_what_they_should(tmp_path: Path) -> None:
-    with PaymentsServer(Payments(lambda line: None)) as upstream:
-        gateway = Gateway(tmp_path / "log", upstream.url).ready()
+    with serving(Payments(lambda line: None)) as upstream:
+        gateway = Gateway(tmp_path / "log", upstream).ready()
         try:
-            code, counts, report = until_seen(KINDS, tmp_path, gateway.url)
+            code, counts, report = locust(tmp_path, gateway.url, *KINDS)
         finally:
             gateway.end()
     assert code == 0
@@ -59,10 +45,8 @@ def test_users_of_a_gateway_get_what_they_should(tmp_path: Path) -> None:
 
 def test_users_notice_where_nothing_is_enforced(tmp_path: Path) -> None:
     """The bare upstream executes everything and answers 201 each time: to a client that only looks at statuses, all is well."""
-    with PaymentsServer(Payments(lambda line: None)) as upstream:
-        code, counts, _ = until_seen(
-            {"first request", "no key"}, tmp_path, upstream.url, failing="concurrent duplicate"
-        )
+    with serving(Payments(lambda line: None)) as upstream:
+        code, counts, _ = locust(tmp_path, upstream, "first request", "no key", failing=("concurrent duplicate",))
     assert code == 1
     for kind in ("first request", "no key"):
         sent, failed = counts[kind]
@@ -72,10 +56,10 @@ def test_users_notice_where_nothing_is_enforced(tmp_path: Path) -> None:
 
 def test_users_notice_a_gateway_whose_replays_are_wrong(tmp_path: Path) -> None:
     """One that forgets its records: what it says of itself is right, and each retry is executed again."""
-    with PaymentsServer(Payments(lambda line: None)) as upstream:
-        gateway = Gateway(tmp_path / "log", upstream.url, idempotency={"ttl": 1}).ready()
+    with serving(Payments(lambda line: None)) as upstream:
+        gateway = Gateway(tmp_path / "log", upstream, idempotency={"ttl": 1}).ready()
         try:
-            code, counts, _ = until_seen({"first request"}, tmp_path, gateway.url, failing="retry")
+            code, counts, _ = locust(tmp_path, gateway.url, "first request", failing=("retry",))
         finally:
             gateway.end()
     assert code == 1

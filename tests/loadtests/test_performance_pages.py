@@ -47,8 +47,8 @@ def test_what_says_nothing_fills_no_page() -> None:
 
 def of_source(results: pages.Everything) -> pages.Everything:
     """The same results, as if there had been no compiled build."""
-    told = copy.deepcopy(results)
-    for each in told.values():
+    changed = copy.deepcopy(results)
+    for each in changed.values():
         each.settings["builds"] = [builds.SOURCE]
         each.samples = [
             sample
@@ -56,27 +56,28 @@ def of_source(results: pages.Everything) -> pages.Everything:
             if "compiled" not in sample.get("server", "") and sample.get("build") != builds.COMPILED
         ]
         each.checks = {name: check for name, check in each.checks.items() if "compiled" not in name}
-    return told
+    return changed
 
 
 def of_both(results: pages.Everything) -> pages.Everything:
     """The same results, as if the compiled build took half the time of the one from source for everything."""
-    told = of_source(results)
+    changed = of_source(results)
     for name in ("gateway", "middleware", "duplicates"):
-        told[name].settings["builds"] = [builds.SOURCE, builds.COMPILED]
-    told["cost"].settings["builds"] = [builds.COMPILED]
+        changed[name].settings["builds"] = [builds.SOURCE, builds.COMPILED]
+    changed["cost"].settings["builds"] = [builds.COMPILED]
     for name in ("gateway", "middleware"):
-        for sample in told[name].select(server="oncegate"):
+        for sample in changed[name].select(server="oncegate"):
             cpu = {**sample["cpu_us"], "server": sample["cpu_us"]["server"] / 2}
             faster = {"requests_per_s": 2 * sample["requests_per_s"], "p99_ms": sample["p99_ms"] / 2, "cpu_us": cpu}
             if "turns" in sample:
                 faster["turns"] = {**sample["turns"], "server": sample["turns"]["server"] / 2}
-            told[name].samples.append({**sample, **faster, "server": "oncegate, compiled"})
-        told[name].checks["oncegate, compiled"] = told[name].checks["oncegate"]
-    told["duplicates"].samples += [
-        {**sample, "build": builds.COMPILED, "seconds": sample["seconds"] / 2} for sample in told["duplicates"].samples
+            changed[name].samples.append({**sample, **faster, "server": "oncegate, compiled"})
+        changed[name].checks["oncegate, compiled"] = changed[name].checks["oncegate"]
+    changed["duplicates"].samples += [
+        {**sample, "build": builds.COMPILED, "seconds": sample["seconds"] / 2}
+        for sample in changed["duplicates"].samples
     ]
-    return told
+    return changed
 
 
 def rows(results: pages.Everything) -> dict[str, list[str]]:
@@ -208,7 +209,7 @@ def test_the_numbers_of_machines_follow_from_what_was_measured() -> None:
         wanted: int = math.ceil((0.95 * first + 0.05 * replay) / 0.6)
         return wanted
 
-    million = next(look for look in KEPT["cost"].select(part="soak") if look["records"] >= 1_000_000)
+    million = next(sample for sample in KEPT["cost"].select(part="soak") if sample["records"] >= 1_000_000)
     # A million requests a second, 95% of them first requests; cores 60% busy; 60% of 64 GiB filled; a replica of each master.
     redis_cores = cores("oncegate", "redis")
     gateway_cores = " | ".join(f"{cores(server, 'server'):,}" for server in ("oncegate", "oncegate, compiled"))

@@ -33,8 +33,8 @@ def test_each_of_two_servers_gets_its_own_figure_and_both_run_on() -> None:
         assert most > least > 0, "the whole app takes more than an answer out of hand"
         least, most = turns.measure(wrk, target(floor), target(alone), "replay", connections=8, seconds=1)
         assert most > least > 0
-        told = middleware.in_turns(wrk, floor, running[floor], running[alone], redis, "replay", seconds=1)
-        assert told["alone"] > told["server"] > 0
+        cpu = middleware.in_turns(wrk, floor, running[floor], running[alone], redis, "replay", seconds=1)
+        assert cpu["alone"] > cpu["server"] > 0
         nowhere = Target(f"http://127.0.0.1:{free_port()}", {"server": running[floor]}, lambda: 0, redis)
         with pytest.raises(BenchError):
             turns.measure(wrk, target(alone), nowhere, "none", connections=8, seconds=1)

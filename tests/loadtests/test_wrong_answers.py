@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from loadtests import bed, builds, duplicates, gateway, machine, middleware, processes
-from loadtests.load import Target, Wrk
+from loadtests.load import QUICK_SECONDS, Target, Wrk
 from loadtests.middleware import Variant
 from loadtests.processes import BenchError
 
@@ -40,9 +40,11 @@ def test_a_gateway_or_a_storm_without_enforcement_is_noticed() -> None:
             with pytest.raises(BenchError, match=f"^{name}: replay: 201, 1 arrivals, not 201, 0 arrivals"):
                 gateway.check_all(running)
             with pytest.raises(BenchError, match=f"^{name}, replay: [1-9][0-9]* arrivals upstream"):
-                gateway.measure(running, Wrk(load_core, warm_up=0), name, "replay", connections=2, seconds=1)
+                gateway.measure(
+                    running, Wrk(load_core, warm_up=0), name, "replay", connections=2, seconds=QUICK_SECONDS
+                )
             running.urls.pop(name)
-        bare = bed.Bed({}, {bed.ONCEGATE: running.upstream}, running.redis, running.upstream, running._asked)
+        bare = bed.Bed({}, {bed.ONCEGATE: running.upstream}, running.redis, running.upstream, running._queries)
         with pytest.raises(BenchError, match="5 duplicates: 5 arrivals"):
             asyncio.run(duplicates._storm(bare, 5, wait=True))
 
@@ -56,7 +58,9 @@ def test_a_middleware_that_enforces_nothing_is_noticed() -> None:
             with pytest.raises(BenchError, match=f"^{ours.name}: replay: executed again"):
                 middleware.check_all({ours: running[alone].url})
             with pytest.raises(BenchError, match=f"^{ours.name}, replay: 0 errors, [1-9][0-9]* executions"):
-                middleware.measure(Wrk(load_core, warm_up=0), ours, running[alone], redis, "replay", seconds=1)
+                middleware.measure(
+                    Wrk(load_core, warm_up=0), ours, running[alone], redis, "replay", seconds=QUICK_SECONDS
+                )
         with pytest.raises(BenchError, match=r"^alone: is not frozen"):
             middleware.verify(running[alone], frozen)
         with pytest.raises(BenchError, match=r"^alone, frozen: is frozen"):
@@ -66,15 +70,15 @@ def test_a_middleware_that_enforces_nothing_is_noticed() -> None:
 
 
 def test_a_middleware_whose_answers_are_not_ours_is_noticed() -> None:
-    told = {
+    outcomes = {
         "replay": "same status and bytes", "headers": "kept", "marked": "idempotent-replayed: true",
         "spaced JSON": "same bytes", "text/plain": "same bytes", "other payload": "refused, 422",
         "other caller": "executed, as its own", "concurrent": "409 at once",
     }  # fmt: skip
-    middleware.judge("oncegate", told)
-    for what in told:
+    middleware.judge("oncegate", outcomes)
+    for what in outcomes:
         with pytest.raises(BenchError, match=f"oncegate: {what}: another answer"):
-            middleware.judge("oncegate", {**told, what: "another answer"})
+            middleware.judge("oncegate", {**outcomes, what: "another answer"})
 
 
 def test_a_gateway_that_is_called_compiled_and_runs_the_sources_is_noticed() -> None:
@@ -117,7 +121,7 @@ def test_what_is_just_being_started_when_a_bench_is_told_to_stop_is_ended(
 ) -> None:
     started: list[subprocess.Popen[bytes]] = []
 
-    def told_to_stop_meanwhile(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+    def interrupted_start(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
         started.append(popen(*arguments, **options))
         signal.raise_signal(signal.SIGTERM)
         return started[-1]
@@ -127,7 +131,7 @@ def test_what_is_just_being_started_when_a_bench_is_told_to_stop_is_ended(
 
     popen = subprocess.Popen
     before = signal.signal(signal.SIGTERM, stop)
-    monkeypatch.setattr(subprocess, "Popen", told_to_stop_meanwhile)
+    monkeypatch.setattr(subprocess, "Popen", interrupted_start)
     try:
         with pytest.raises(SystemExit), processes.redis_server(tmp_path, machine.cores()[0]):
             pass

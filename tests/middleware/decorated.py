@@ -1,4 +1,4 @@
-"""What the decorated functions of tests do: they count, and do what they are told instead."""
+"""What functions of tests do in threads: they count, wait, and raise what is given instead."""
 
 import threading
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class Receipt(BaseModel):
 
 
 class Till:
-    """What the decorated functions do: they count, and do what they are told instead."""
+    """Pays: counts, waits for ``go``, and raises what is given ``instead``."""
 
     def __init__(self) -> None:
         self.paid: list[Any] = []
@@ -37,3 +37,6 @@ class Till:
         if self.instead:
             raise self.instead.pop(0)
         return len(self.paid)
+
+    def __call__(self, what: Any) -> dict[str, int]:
+        return {"number": self.pay(what)}

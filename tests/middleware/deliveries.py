@@ -2,13 +2,15 @@
 
 import os
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 from oncegate import Delivery, DeliveryDecision, Subscription
 from oncegate.cache.record import Claim, ClaimRequest, Record, State, StoredResponse
 from oncegate.cache.store import Cache
-from oncegate.middleware.consumers.delivery import delivery_fingerprint
+from oncegate.middleware.consumers.addresses import delivery_fingerprint
 from oncegate.middleware.rules.key import execution_key, fingerprint, record_key
+from testing.records import LONG_MS, read, take_over
 from testing.waiting import until
 
 PAYLOAD = b'{"amount": 5}'
@@ -16,7 +18,6 @@ PAY = Delivery("key-1", PAYLOAD)
 GATEWAYS = fingerprint("POST", b"/payments", b"", PAYLOAD)
 """What the gateway makes of the request that submitted it."""
 STATES = frozenset({State.FAILED, State.UNKNOWN})
-LONG_MS = 600_000
 
 
 async def decided(subscription: Subscription, delivery: Delivery = PAY) -> DeliveryDecision:
@@ -38,37 +39,38 @@ class Records:
     def of(self, consumer: str) -> str:
         return execution_key(self.submission, consumer)
 
-    async def execution(self, consumer: str) -> Record | None:
-        found = await self.cache.get(self.of(consumer))
-        return found.record if found else None
+    async def execution(self, consumer: str) -> Record:
+        return (await read(self.cache, self.of(consumer))).record
 
     async def state(self, consumer: str) -> State | None:
+        found = await self.cache.get(self.of(consumer))
+        return found.record.state if found else None
+
+    async def until(self, consumer: str, state: State) -> None:
+        """Waits for its execution record to be in this state."""
+
+        async def reached() -> bool:
+            return await self.state(consumer) is state
+
+        await until(reached)
+
+    async def kept(self, consumer: str) -> tuple[State, int, bytes | None]:
+        """Of its execution record, the state, the number of attempts, and what is kept of the response."""
         record = await self.execution(consumer)
-        return record.state if record else None
+        return record.state, record.attempt, None if record.response is None else record.response.body
 
     async def die(self, consumer: str) -> None:
         """A process of ``consumer`` begins an attempt and dies: the lease lapses."""
         claim = await self.claim(self.of(consumer), delivery_fingerprint(PAY), lease_ms=1)
         assert claim.won
-
-        async def lapsed() -> bool:
-            return await self.state(consumer) is State.UNKNOWN
-
-        await until(lapsed)
+        await self.until(consumer, State.UNKNOWN)
 
     async def claim(
         self, key: str, print_: bytes, *, lease_ms: int = LONG_MS, token: bytes = b"", submission: bool = False
     ) -> Claim:
+        token = token or os.urandom(16)
         return await self.cache.claim(
-            key,
-            ClaimRequest(
-                token=token or os.urandom(16),
-                fingerprint=print_,
-                lease_ms=lease_ms,
-                retention_ms=LONG_MS,
-                takeover=STATES,
-                submission=submission,
-            ),
+            key, ClaimRequest(token, print_, lease_ms, LONG_MS, STATES, submission=submission)
         )
 
     async def submit(self, state: State | None, *, mark: bool, print_: bytes = GATEWAYS) -> None:
@@ -76,39 +78,11 @@ class Records:
         token = os.urandom(16)
         assert (await self.claim(self.submission, print_, token=token, submission=mark)).won
         if state is not None:
-            assert await self.cache.complete(
-                self.submission,
-                Record(
-                    token=token,
-                    fingerprint=print_,
-                    attempt=1,
-                    state=state,
-                    response=StoredResponse(201, (), b"the gateway's", 1) if state is State.SUCCEEDED else None,
-                    submission=mark,
-                ),
-                ttl_ms=LONG_MS,
-            )
+            response = StoredResponse(201, (), b"the gateway's", 1) if state is State.SUCCEEDED else None
+            outcome = Record(state, token, print_, 1, response, submission=mark)
+            assert await self.cache.complete(self.submission, outcome, ttl_ms=LONG_MS)
 
 
-def taking_over(key: str, token: bytes) -> Callable[[Cache], Coroutine[Any, Any, None]]:
+def taking_over(key: str) -> Callable[[Cache], Coroutine[Any, Any, None]]:
     """Another process of the consumer takes the command over, as soon as its lease has lapsed."""
-
-    async def take(cache: Cache) -> None:
-        async def won() -> bool:
-            found = await cache.get(key)
-            assert found is not None
-            claim = await cache.claim(
-                key,
-                ClaimRequest(
-                    token=token,
-                    fingerprint=found.record.fingerprint,
-                    lease_ms=LONG_MS,
-                    retention_ms=LONG_MS,
-                    takeover=STATES,
-                ),
-            )
-            return claim.won
-
-        await until(won)
-
-    return take
+    return partial(take_over, key=key)

@@ -3,18 +3,16 @@
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 from oncegate.cache.record import Claim, Record, State
 from oncegate.cache.store import Cache
-from oncegate.middleware.admission.observe import Observe, Watch
-from oncegate.middleware.http.app_functions import Caller, Redact
+from oncegate.middleware.admission.observe import Watch
 from oncegate.middleware.http.middleware import IdempotencyMiddleware
-from oncegate.middleware.rules.digests import Secrets
 from oncegate.middleware.rules.key import record_key, scope_parts
-from oncegate.middleware.rules.settings import IdempotencySettings, Route
-from oncegate.middleware.tokens.settings import JwtSettings
+from oncegate.middleware.rules.settings import IdempotencySettings
 from testing.asgi_client import Client
 from testing.waiting import until
 
@@ -143,49 +141,18 @@ class Answered(Watch):
 
 
 class Door:
-    """The middleware around an app, on a cache, in a namespace of the test's own. ``settings`` are those of all routes."""
+    """The middleware around an app, on a cache, in a namespace of the test's own.
 
-    def __init__(
-        self,
-        app: Any,
-        cache: Cache,
-        namespace: str,
-        *,
-        submit: Any = None,
-        routes: Sequence[Route] = (),
-        max_in_flight: int = 1000,
-        max_in_flight_per_caller: int = 0,
-        new_keys_per_caller: str = "",
-        body_timeout: float = PATIENCE,
-        drain_timeout: float = PATIENCE,
-        observe: Observe | None = None,
-        watch: Watch | None = None,
-        caller: Caller | None = None,
-        jwt: JwtSettings | None = None,
-        redact: Redact | None = None,
-        secret: Secrets = None,
-        **settings: Any,
-    ) -> None:
+    ``options`` are the middleware's, and the settings of all routes.
+    """
+
+    def __init__(self, app: Any, cache: Cache, namespace: str, **options: Any) -> None:
+        given = {name: options.pop(name) for name in IdempotencySettings.model_fields.keys() & options.keys()}
+        bounded = {"body_timeout": PATIENCE, "drain_timeout": PATIENCE, **options}
         self.cache = cache
         self.namespace = namespace
         self.middleware = IdempotencyMiddleware(
-            app,
-            cache=cache,
-            submit=submit,
-            settings=IdempotencySettings(**settings),
-            routes=routes,
-            namespace=namespace,
-            max_in_flight=max_in_flight,
-            max_in_flight_per_caller=max_in_flight_per_caller,
-            new_keys_per_caller=new_keys_per_caller,
-            body_timeout=body_timeout,
-            drain_timeout=drain_timeout,
-            observe=observe,
-            watch=watch,
-            caller=caller,
-            jwt=jwt,
-            redact=redact,
-            secret=secret,
+            app, cache=cache, namespace=namespace, settings=IdempotencySettings(**given), **bounded
         )
 
     def begin(
@@ -206,6 +173,17 @@ class Door:
         client.setdefault("pieces", (body,))
         return Call(method, path.encode(), lines, **client).go(app or self.middleware)
 
+    @asynccontextmanager
+    async def in_flight(self, app: Answering, **request: Any) -> AsyncIterator[Call]:
+        """A request that ``app`` holds within the block, and answers at its end; see `begin`."""
+        call, before = self.begin(**request), app.calls
+        await app.arrivals(before + 1)
+        try:
+            yield call
+        finally:
+            app.release()
+        await call.answered()
+
     async def send(self, body: bytes = b'{"amount": 1}', **request: Any) -> Call:
         """Send a request and await its answer; see `begin`."""
         return await self.begin(body, **request).answered()
@@ -214,17 +192,18 @@ class Door:
         fields = {b"authorization": [caller]} if caller is not None else {}
         return record_key(self.namespace, key, scope_parts(fields, (b"authorization",)))
 
-    async def claim(self, key: str = "k-1") -> Claim | None:
-        """The record of a key, by the cache."""
-        return await self.cache.get(self.look_up_key(key))
+    async def claim(self, key: str = "k-1") -> Claim:
+        """The record of a key, which is there, by the cache."""
+        found = await self.cache.get(self.look_up_key(key))
+        assert found is not None, "there is no record"
+        return found
 
-    async def record(self, key: str = "k-1") -> Record | None:
-        found = await self.claim(key)
-        return found.record if found is not None else None
+    async def record(self, key: str = "k-1") -> Record:
+        return (await self.claim(key)).record
 
     async def state(self, key: str = "k-1") -> State:
-        record = await self.record(key)
-        return record.state if record is not None else State.ABSENT
+        found = await self.cache.get(self.look_up_key(key))
+        return State.ABSENT if found is None else found.record.state
 
     async def becomes(self, state: State, key: str = "k-1") -> None:
         """Wait until the key's record reads ``state``."""
@@ -244,7 +223,7 @@ class Door:
 
 
 async def waits(begin: Callable[[], Call], answered: Answered, operation: str = "claim") -> Call:
-    """The request that ``begin`` makes, once it waits: once it was told by the cache that another one is in flight."""
+    """The request that ``begin`` makes, once it waits: once the cache has answered that another one is in flight."""
     before = answered.count[operation]
     call = begin()
     await until(lambda: answered.count[operation] > before)

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 import blacksheep
 import litestar
@@ -40,13 +40,21 @@ class Calls:
         self.count += 1
         return {"id": self.count}
 
+    def broken(self) -> NoReturn:
+        self.count += 1
+        raise ValueError("broken")
+
+    def took(self, body: bytes | str) -> dict[str, int]:
+        self.uploaded = len(body)
+        return self.made()
+
     async def made_late(self) -> dict[str, int]:
         self.count += 1
         self.arrived.set()
         await self.go.wait()
         return {"id": self.count}
 
-    def said(self, text: str, key: str | None) -> str:
+    def echoed(self, text: str, key: str | None) -> str:
         self.count += 1
         return f"{text}, {key}"
 
@@ -70,15 +78,13 @@ def starlette(calls: Calls) -> Any:
         raise StarletteError(402)
 
     async def broken(request: Request) -> Response:
-        calls.made()
-        raise ValueError("broken")
+        calls.broken()
 
     async def stream(request: Request) -> Response:
         return StreamingResponse(calls.chunks())
 
     async def upload(request: Request) -> Response:
-        calls.uploaded = len(await request.body())
-        return JSONResponse(calls.made(), 201)
+        return JSONResponse(calls.took(await request.body()), 201)
 
     endpoints = (pay, late, declined, broken, stream, upload)
     routes = [Route(f"/{each.__name__}", each, methods=["POST"]) for each in endpoints]
@@ -88,7 +94,7 @@ def starlette(calls: Calls) -> Any:
 def _talk_by_starlette(calls: Calls) -> Callable[[WebSocket], Awaitable[None]]:
     async def talk(websocket: WebSocket) -> None:
         await websocket.accept()
-        await websocket.send_text(calls.said(await websocket.receive_text(), websocket.headers.get(KEY)))
+        await websocket.send_text(calls.echoed(await websocket.receive_text(), websocket.headers.get(KEY)))
         await websocket.close()
 
     return talk
@@ -112,8 +118,7 @@ def fastapi(calls: Calls) -> Any:
 
     @app.post("/broken")
     async def broken() -> None:
-        calls.made()
-        raise ValueError("broken")
+        calls.broken()
 
     @app.post("/stream")
     async def stream() -> FastAPIStream:
@@ -121,8 +126,7 @@ def fastapi(calls: Calls) -> Any:
 
     @app.post("/upload", status_code=201)
     async def upload(request: Request) -> dict[str, int]:
-        calls.uploaded = len(await request.body())
-        return calls.made()
+        return calls.took(await request.body())
 
     app.websocket("/talk")(_talk_by_starlette(calls))
     return app
@@ -144,8 +148,7 @@ def litestar_app(calls: Calls) -> Any:
 
     @litestar.post("/broken")
     async def broken() -> None:
-        calls.made()
-        raise ValueError("broken")
+        calls.broken()
 
     @litestar.post("/stream", status_code=200)
     async def stream() -> Stream:
@@ -153,13 +156,12 @@ def litestar_app(calls: Calls) -> Any:
 
     @litestar.post("/upload")
     async def upload(request: litestar.Request[Any, Any, Any]) -> dict[str, int]:
-        calls.uploaded = len(await request.body())
-        return calls.made()
+        return calls.took(await request.body())
 
     @litestar.websocket("/talk")
     async def talk(socket: litestar.WebSocket[Any, Any, Any]) -> None:
         await socket.accept()
-        await socket.send_text(calls.said(await socket.receive_text(), socket.headers.get(KEY)))
+        await socket.send_text(calls.echoed(await socket.receive_text(), socket.headers.get(KEY)))
         await socket.close()
 
     return litestar.Litestar([pay, late, declined, broken, stream, upload, talk], openapi_config=None)
@@ -183,8 +185,7 @@ def quart_app(calls: Calls) -> Any:
 
     @app.post("/broken")
     async def broken() -> Any:
-        calls.made()
-        raise ValueError("broken")
+        calls.broken()
 
     @app.post("/stream")
     async def stream() -> Any:
@@ -192,13 +193,12 @@ def quart_app(calls: Calls) -> Any:
 
     @app.post("/upload")
     async def upload() -> Any:
-        calls.uploaded = len(await quart.request.get_data())
-        return calls.made(), 201
+        return calls.took(await quart.request.get_data()), 201
 
     @app.websocket("/talk")
     async def talk() -> None:
         text = str(await quart.websocket.receive())
-        await quart.websocket.send(calls.said(text, quart.websocket.headers.get(KEY)))
+        await quart.websocket.send(calls.echoed(text, quart.websocket.headers.get(KEY)))
 
     return app
 
@@ -215,22 +215,17 @@ def django(calls: Calls) -> Any:
         return HttpResponse("declined", status=402)
 
     async def broken(request: Any) -> Any:
-        calls.made()
-        raise ValueError("broken")
+        calls.broken()
 
     async def stream(request: Any) -> Any:
         return StreamingHttpResponse(calls.chunks())
 
     async def upload(request: Any) -> Any:
-        calls.uploaded = len(request.body)
-        return JsonResponse(calls.made(), status=201)
+        return JsonResponse(calls.took(request.body), status=201)
 
     if not django_settings.configured:
         django_settings.configure(
-            ALLOWED_HOSTS=["*"],
-            SECRET_KEY="of tests",
-            LOGGING_CONFIG=None,
-            DATA_UPLOAD_MAX_MEMORY_SIZE=None,
+            ALLOWED_HOSTS=["*"], SECRET_KEY="of tests", LOGGING_CONFIG=None, DATA_UPLOAD_MAX_MEMORY_SIZE=None
         )
     urls = ModuleType("urls")
     urls.urlpatterns = [django_path(each.__name__, each) for each in (pay, late, declined, broken, stream, upload)]  # type: ignore[attr-defined]  # a module of its own
@@ -266,8 +261,7 @@ async def blacksheep_app(calls: Calls) -> Any:
 
     @app.router.post("/broken")
     async def broken() -> blacksheep.Response:
-        calls.made()
-        raise ValueError("broken")
+        calls.broken()
 
     @app.router.post("/stream")
     async def stream() -> blacksheep.Response:
@@ -275,14 +269,13 @@ async def blacksheep_app(calls: Calls) -> Any:
 
     @app.router.post("/upload")
     async def upload(request: blacksheep.Request) -> blacksheep.Response:
-        calls.uploaded = len(await request.read() or b"")
-        return blacksheep.json(calls.made(), 201)
+        return blacksheep.json(calls.took(await request.read() or b""), 201)
 
     @app.router.ws("/talk")
     async def talk(websocket: blacksheep.WebSocket) -> None:
         await websocket.accept()
         key = websocket.get_first_header(KEY.encode())
-        await websocket.send_text(calls.said(await websocket.receive_text(), key.decode() if key else None))
+        await websocket.send_text(calls.echoed(await websocket.receive_text(), key.decode() if key else None))
         await websocket.close()
 
     await app.start()  # type: ignore[no-untyped-call]  # blacksheep does not annotate it

@@ -15,7 +15,7 @@ class Pay:
 
 
 class Till:
-    """Executes payments: counts them, and does what it is told instead of the next ones."""
+    """Executes payments: counts them, and raises what is given instead of the next ones."""
 
     def __init__(self) -> None:
         self.executed: list[Any] = []
@@ -34,3 +34,11 @@ class Till:
 
 
 Make = Callable[..., CommandProcessor[Any, Any]]
+
+
+async def begun(processor: CommandProcessor[Any, Any], till: Till) -> "asyncio.Future[Any]":
+    """A call under the key ``k``, which ``till`` holds until its ``gate`` is set."""
+    till.gate.clear()
+    call = asyncio.ensure_future(processor.process(Pay(5), idempotency_key="k"))
+    await till.began.wait()
+    return call

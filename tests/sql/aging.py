@@ -9,7 +9,7 @@ from sqlalchemy import MetaData
 from oncegate.sql import Inbox
 from oncegate.sql.inbox.cleanup import Progress, Retention, forget
 from oncegate.sql.marking.table import inbox_table
-from tests.sql.places import AsyncPlace, Place, SyncPlace
+from tests.sql.places import Place
 
 DAYS = 86400.0
 TABLE = inbox_table(MetaData())
@@ -29,7 +29,6 @@ def age(place: Place, days: float = 8) -> None:
 
 def clean(place: Place, *consumers: str, batch_size: int = 5000, **options: Any) -> Progress:
     """Forget what is older than 7 days, without waiting for statements that may still run."""
-    assert isinstance(place, SyncPlace | AsyncPlace)
     retention = Retention(consumers, batch_size=batch_size)
     return asyncio.run(forget(place.engine, TABLE, retention, **{"lead": 0, **options}))
 

@@ -7,7 +7,7 @@ import pytest
 
 from testing.postgresql import PostgreSQLServer
 from tests.sql.held import PATIENT, Pool
-from tests.sql.places import AsyncPlace, Place, SyncPlace
+from tests.sql.places import Place, SyncPlace, place_of
 
 SESSIONS = ("asyncpg", "psycopg", "aiosqlite", "pysqlite")
 """The drivers, by sessions."""
@@ -15,7 +15,10 @@ WAYS = (*SESSIONS, *[f"{driver} connection" for driver in SESSIONS])
 ON_POSTGRESQL = SESSIONS[:2]
 ON_SQLITE = SESSIONS[2:]
 PRELOADED = (
-    *[f"tests.sql.{module}" for module in ("consumers", "batches", "cleaners")],
+    *[
+        f"tests.sql.{module}"
+        for module in ("consumers", "order.ordered_consumers", "handlers.batches", "inbox.cleaners")
+    ],
     *[f"sqlalchemy.dialects.{name}" for name in ("postgresql.asyncpg", "postgresql.psycopg", "sqlite.aiosqlite")],
     *("asyncpg", "psycopg", "aiosqlite", "oncegate.cache.memory.store"),
 )
@@ -40,15 +43,14 @@ def postgresql_database(postgresql: PostgreSQLServer) -> str:
 def at(request: pytest.FixtureRequest, way: str, folder: Path) -> Place:
     """The place by ``way``, its tables empty."""
     driver, _, kind = way.partition(" ")
-    of_asyncio = AsyncPlace if driver in ("asyncpg", "aiosqlite") else SyncPlace
     if driver in ON_POSTGRESQL:
         server: PostgreSQLServer = request.getfixturevalue("postgresql")
         name: str = request.getfixturevalue("postgresql_database")
-        place = of_asyncio(server.url(name, driver), connections=bool(kind))
+        place = place_of(server.url(name, driver), connections=bool(kind))
         # By itself: SQLAlchemy looks at a server once, which must not come from several event loops at once.
         place.execute("TRUNCATE oncegate_inbox, oncegate_order, oncegate_parked, effects")
         return place
-    place = of_asyncio(f"sqlite+{driver}:///{folder}/app.db", connections=bool(kind))
+    place = place_of(f"sqlite+{driver}:///{folder}/app.db", connections=bool(kind))
     place.prepare()
     return place
 
@@ -57,6 +59,14 @@ def at(request: pytest.FixtureRequest, way: str, folder: Path) -> Place:
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     """A database of each kind, by each driver's sessions; ``indirect`` chooses among `WAYS`."""
     return at(request, request.param, tmp_path)
+
+
+@pytest.fixture
+def own_place(postgresql: PostgreSQLServer) -> SyncPlace:
+    """A database of PostgreSQL that no other test uses, with its tables."""
+    place = SyncPlace(postgresql.url(postgresql.database(), "psycopg"))
+    place.prepare()
+    return place
 
 
 @pytest.fixture

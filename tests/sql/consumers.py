@@ -19,14 +19,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Engine, NullPool, create_engine, event, text
-from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
-from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy import Engine, event, text
+from sqlalchemy.orm import Session
 
 from oncegate import Action, Delivery, Subscription, SubscriptionSettings
 from oncegate.middleware.consumers.delivery import DeliveryDecision
-from oncegate.middleware.consumers.executing import current
+from oncegate.middleware.consumers.handling import current
 from oncegate.sql import Inbox
+from tests.sql.places import place_of
 
 POINTS = ("before the marker", "after the marker", "after the effect", "after COMMIT", "after the record")
 STANDS_STILL = "stands still before COMMIT"
@@ -50,56 +50,36 @@ def stand_still(*_: object) -> None:
     signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
 
 
+def die_at_marker(_c: object, _u: object, statement: str, *_: object) -> None:
+    if "INSERT INTO oncegate_inbox" in statement:
+        die()
+
+
 def arm(engine: Engine, point: str) -> None:
-    """Have the process die at ``point`` of the transaction."""
-    marks = "INSERT INTO oncegate_inbox"
-    if point == "before the marker":
-        event.listen(
-            engine, "before_cursor_execute", lambda _c, _u, statement, *_: die() if marks in statement else None
-        )
-    elif point == "after the marker":
-        event.listen(
-            engine, "after_cursor_execute", lambda _c, _u, statement, *_: die() if marks in statement else None
-        )
-    elif point == "after the effect":
-        event.listen(engine, "commit", die)  # before it is sent
-    elif point == STANDS_STILL:
-        event.listen(engine, "commit", stand_still)
-    elif point == "after COMMIT":
-        event.listen(Session, "after_commit", die)
+    """Have the process die, or stand still, at ``point`` of the transaction."""
+    listeners: dict[str, tuple[Any, str, Callable[..., None]]] = {
+        "before the marker": (engine, "before_cursor_execute", die_at_marker),
+        "after the marker": (engine, "after_cursor_execute", die_at_marker),
+        "after the effect": (engine, "commit", die),  # before it is sent
+        STANDS_STILL: (engine, "commit", stand_still),
+        "after COMMIT": (Session, "after_commit", die),
+    }
+    if point in listeners:
+        event.listen(*listeners[point])
 
 
-def with_asyncio(url: str, inbox: Inbox | None, point: str) -> Pay:
-    engine = create_async_engine(url, poolclass=NullPool)
-    arm(engine.sync_engine, point)
-    sessions = async_sessionmaker(engine)
+def handler(url: str, inbox: Inbox | None, point: str) -> Pay:
+    """Adds a message's amount to its account, in the inbox's transaction, or in one of its own."""
+    place = place_of(url, connect_args={"timeout": PATIENCE} if url.startswith("sqlite") else {})
+    arm(place.sync_engine, point)
 
-    async def pay(message: dict[str, Any], session: AsyncSession) -> Any:
-        await session.execute(EFFECT, {"amount": message["amount"], "name": message["key"]})
-        return {"amount": message["amount"]}
-
-    async def without(message: dict[str, Any]) -> Any:
-        async with sessions.begin() as session:
-            return await pay(message, session)
-
-    return without if inbox is None else inbox.transaction(sessions)(pay)
-
-
-def without_asyncio(url: str, inbox: Inbox | None, point: str) -> Pay:
-    options = {"timeout": PATIENCE} if url.startswith("sqlite") else {}
-    engine = create_engine(url, poolclass=NullPool, connect_args=options)
-    arm(engine, point)
-    sessions = sessionmaker(engine)
-
-    def pay(message: dict[str, Any], session: Session) -> Any:
+    def pay(session: Session, message: dict[str, Any]) -> Any:
         session.execute(EFFECT, {"amount": message["amount"], "name": message["key"]})
         return {"amount": message["amount"]}
 
-    def without(message: dict[str, Any]) -> Any:
-        with sessions.begin() as session:
-            return pay(message, session)
-
-    return without if inbox is None else inbox.transaction(sessions)(pay)
+    if inbox is not None:
+        return place.handler(inbox, pay)
+    return lambda message: place.run(lambda session: pay(session, message))
 
 
 async def consume(message: dict[str, Any], pay: Pay, point: str, cache: str) -> bool:
@@ -138,7 +118,6 @@ def exit_code(process: int) -> int:
 def main(url: str, ledger: str, *options: str) -> None:
     without_inbox = "--without-inbox" in options
     cache = next((each for each in options if "://" in each), FORGETS)
-    handler = with_asyncio if "asyncpg" in url or "aiosqlite" in url else without_asyncio
 
     def deliver(message: dict[str, Any], point: str = "") -> int:
         idle = IDLE if point == STANDS_STILL else PATIENCE

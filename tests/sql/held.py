@@ -50,7 +50,7 @@ class Held:
 
 
 def is_waiting(place: Place) -> Callable[[], bool]:
-    """Whether somebody waits for another transaction; SQLite doesn't tell."""
+    """Whether somebody waits for another transaction; on SQLite that can't be seen."""
     return lambda: bool(
         not place.is_postgresql
         or place.execute(
@@ -64,6 +64,8 @@ def deliver_at_once(place: Place, one: Inbox, other: Inbox, pool: Pool) -> None:
     first = Held(place, one, "a", pool, keep=7)
     second = pool.submit(place.deliver, other, "a")
     wait_until(is_waiting(place), "the second waits")
+    assert not second.done()
     first.release()
     assert (second.result().first, second.result().result) == (False, 7)
+    assert first.outcome.result().first
     assert place.effects() == ["a"]

@@ -1,9 +1,10 @@
-"""Databases, and the ways into them: each way delivers a message as a user's consumer would, in its own words."""
+"""Databases, and the ways into them: each way delivers a message as a user's consumer would."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+import inspect
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -40,6 +41,17 @@ class Place:
         self.connections = connections
         self.options = {"poolclass": NullPool, **options}  # no connection outlives its event loop
 
+    @cached_property
+    def engine(self) -> Any:
+        """SQLAlchemy's, of the place's kind."""
+        raise NotImplementedError
+
+    @property
+    def sync_engine(self) -> Engine:
+        """The one whose events are listened to."""
+        engine: Engine = getattr(self.engine, "sync_engine", self.engine)
+        return engine
+
     @property
     def is_postgresql(self) -> bool:
         return self.url.startswith("postgresql")
@@ -58,15 +70,15 @@ class Place:
         for table in tables(None):
             self.run(partial(_create, table))
 
-    def run(self, work: Callable[[Session], Any]) -> Any:
-        """The result of ``work`` in a transaction of its own."""
+    def run(self, work: Callable[[Session], Any], *, begins: bool = True) -> Any:
+        """The result of ``work`` in a transaction of its own, which it begins and ends itself where ``begins`` is false."""
         raise NotImplementedError
 
-    def run_by_hand(self, work: Callable[[Session], Any]) -> Any:
-        """The result of ``work``, which begins and ends its transactions itself."""
+    def transact(self, work: Callable[[Any], Coroutine[Any, Any, Any]]) -> Any:
+        """The result of ``work`` in a transaction of a session, or of a bare connection, of the place's kind."""
         raise NotImplementedError
 
-    def handler(self, inbox: Inbox, work: Callable[[Session, Any], Any]) -> Callable[..., Any]:
+    def handler(self, inbox: Inbox, work: Callable[[Session, Any], Any], *, batch: bool = False) -> Callable[..., Any]:
         """A consumer's handler, which does ``work`` in a session, with a payload, in the inbox's transaction."""
         raise NotImplementedError
 
@@ -88,6 +100,11 @@ class Place:
     def effects(self) -> list[str]:
         return [row.what for row in self.execute("SELECT what FROM effects ORDER BY what")]
 
+    def effects_in_order(self) -> list[str]:
+        """As they were written."""
+        place = "ctid" if self.is_postgresql else "rowid"
+        return [row.what for row in self.execute(f"SELECT what FROM effects ORDER BY {place}")]
+
     def markers(self) -> list[tuple[str, str]]:
         message = "message"
         if self.is_postgresql:
@@ -105,7 +122,30 @@ class Place:
         **options: Any,
     ) -> Outcome:
         """A delivery; ``effect`` is called after the effect of a first one, and ``before`` executed first of all."""
-        raise NotImplementedError
+
+        async def within(session: Any) -> Outcome:
+            if before:
+                await done(session.execute(text(before)))
+            entry = await done(inbox.first(session, key, **options))
+            if entry:
+                await done(session.execute(EFFECT, {"what": str(key).replace("\x00", "NUL")}))
+                if keep is not UNSET:
+                    await done(entry.keep(keep))
+                effect()
+            return Outcome(entry.first, entry.result, entry.decision)
+
+        outcome: Outcome = self.transact(within)
+        return outcome
+
+
+async def done(result: Any) -> Any:
+    """What a session returns; with asyncio once it is awaited."""
+    return await result if inspect.isawaitable(result) else result
+
+
+async def in_loop(handler: Callable[..., Any], payload: Any) -> Any:
+    """What a handler of either kind returns, where an event loop runs."""
+    return await done(await asyncio.to_thread(handler, payload))
 
 
 def _create(table: Table, session: Session) -> None:
@@ -119,47 +159,23 @@ class SyncPlace(Place):
     def engine(self) -> Engine:
         return create_engine(self.url, **self.options)
 
-    def run(self, work: Callable[[Session], Any]) -> Any:
+    def run(self, work: Callable[[Session], Any], *, begins: bool = True) -> Any:
+        with Session(self.engine) as session, session.begin() if begins else nullcontext():
+            return work(session)
+
+    def transact(self, work: Callable[[Any], Coroutine[Any, Any, Any]]) -> Any:
+        if self.connections:
+            with self.engine.begin() as connection:
+                return _result(work(connection))
         with Session(self.engine) as session, session.begin():
-            return work(session)
+            return _result(work(session))
 
-    def run_by_hand(self, work: Callable[[Session], Any]) -> Any:
-        with Session(self.engine) as session:
-            return work(session)
-
-    def handler(self, inbox: Inbox, work: Callable[[Session, Any], Any]) -> Callable[..., Any]:
-        @inbox.transaction(sessionmaker(self.engine))
+    def handler(self, inbox: Inbox, work: Callable[[Session, Any], Any], *, batch: bool = False) -> Callable[..., Any]:
+        @inbox.transaction(sessionmaker(self.engine), batch=batch)
         def pay(payload: Any, session: Session) -> Any:
             return work(session, payload)
 
         return pay
-
-    def deliver(
-        self,
-        inbox: Inbox,
-        key: Any,
-        *,
-        keep: Any = UNSET,
-        effect: Callable[[], Any] = lambda: None,
-        before: str = "",
-        **options: Any,
-    ) -> Outcome:
-        def within(session: Any) -> Outcome:
-            if before:
-                session.execute(text(before))
-            entry = inbox.first(session, key, **options)
-            if entry:
-                session.execute(EFFECT, {"what": str(key).replace("\x00", "NUL")})
-                if keep is not UNSET:
-                    entry.keep(keep)
-                effect()
-            return Outcome(entry.first, entry.result, entry.decision)
-
-        if self.connections:
-            with self.engine.begin() as connection:
-                return within(connection)
-        with Session(self.engine) as session, session.begin():
-            return within(session)
 
 
 class AsyncPlace(Place):
@@ -169,56 +185,44 @@ class AsyncPlace(Place):
     def engine(self) -> AsyncEngine:
         return create_async_engine(self.url, **self.options)
 
-    def run(self, work: Callable[[Session], Any]) -> Any:
+    def run(self, work: Callable[[Session], Any], *, begins: bool = True) -> Any:
         async def run() -> Any:
+            async with AsyncSession(self.engine) as session, session.begin() if begins else nullcontext():
+                return await session.run_sync(work)
+
+        return asyncio.run(run())
+
+    def transact(self, work: Callable[[Any], Coroutine[Any, Any, Any]]) -> Any:
+        async def transact() -> Any:
+            if self.connections:
+                async with self.engine.begin() as connection:
+                    return await work(connection)
             async with AsyncSession(self.engine) as session, session.begin():
-                return await session.run_sync(work)
+                return await work(session)
 
-        return asyncio.run(run())
+        return asyncio.run(transact())
 
-    def run_by_hand(self, work: Callable[[Session], Any]) -> Any:
-        async def run() -> Any:
-            async with AsyncSession(self.engine) as session:
-                return await session.run_sync(work)
-
-        return asyncio.run(run())
-
-    def handler(self, inbox: Inbox, work: Callable[[Session, Any], Any]) -> Callable[..., Any]:
-        @inbox.transaction(async_sessionmaker(self.engine))
+    def handler(self, inbox: Inbox, work: Callable[[Session, Any], Any], *, batch: bool = False) -> Callable[..., Any]:
+        @inbox.transaction(async_sessionmaker(self.engine), batch=batch)
         async def pay(payload: Any, session: AsyncSession) -> Any:
             return await session.run_sync(work, payload)
 
         return pay
 
-    def deliver(
-        self,
-        inbox: Inbox,
-        key: Any,
-        *,
-        keep: Any = UNSET,
-        effect: Callable[[], Any] = lambda: None,
-        before: str = "",
-        **options: Any,
-    ) -> Outcome:
-        async def deliver() -> Outcome:
-            if self.connections:
-                async with self.engine.begin() as connection:
-                    return await within(connection)
-            async with AsyncSession(self.engine) as session, session.begin():
-                return await within(session)
 
-        async def within(session: Any) -> Outcome:
-            if before:
-                await session.execute(text(before))
-            entry = await inbox.first(session, key, **options)
-            if entry:
-                await session.execute(EFFECT, {"what": str(key).replace("\x00", "NUL")})
-                if keep is not UNSET:
-                    await entry.keep(keep)
-                effect()
-            return Outcome(entry.first, entry.result, entry.decision)
+def _result(work: Coroutine[Any, Any, Any]) -> Any:
+    """Of what awaits nothing."""
+    try:
+        work.send(None)
+    except StopIteration as ended:
+        return ended.value
+    raise RuntimeError("it awaits something")
 
-        return asyncio.run(deliver())
+
+def place_of(url: str, **options: Any) -> Place:
+    """The place of a URL, of its driver's kind."""
+    of_asyncio = "asyncpg" in url or "aiosqlite" in url
+    return (AsyncPlace if of_asyncio else SyncPlace)(url, **options)
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from testing.gateway import Gateway
 from testing.ledger import Ledger
 from testing.servers import RedisServer
 from tests.system.logs import events
+from tests.system.proxy import LossyProxy
 
 ROUTES: list[dict[str, Any]] = [
     {"path": "/retry-unknown/*", "on_unknown": "retry"},
@@ -51,6 +52,20 @@ def quiet_redis() -> Iterator[RedisServer]:
     """A Redis for counting: only the gateway under test is on it."""
     with RedisServer() as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def tcp_redis() -> Iterator[RedisServer]:
+    """For `proxy`, which knows TCP alone."""
+    with RedisServer() as server:
+        yield server
+
+
+@pytest.fixture
+def proxy(tcp_redis: RedisServer) -> Iterator[LossyProxy]:
+    """Between a gateway and `tcp_redis`."""
+    with LossyProxy(tcp_redis.port) as running:
+        yield running
 
 
 @pytest.fixture

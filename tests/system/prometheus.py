@@ -43,11 +43,7 @@ class Prometheus(FetchedServer):
             "global": {"scrape_interval": INTERVAL, "scrape_timeout": INTERVAL, "evaluation_interval": INTERVAL},
             "rule_files": [str(RULES)],
             "scrape_configs": [
-                {
-                    "job_name": _JOB,
-                    "metrics_path": self._path,
-                    "static_configs": [{"targets": [self._address]}],
-                }
+                {"job_name": _JOB, "metrics_path": self._path, "static_configs": [{"targets": [self._address]}]}
             ],
         }
         (self._folder / "prometheus.yml").write_text(yaml.safe_dump(configuration), "utf-8")

@@ -33,13 +33,12 @@ def held(url: str, namespace: str) -> dict[str, Held]:
     return found
 
 
-def only(url: str, namespace: str) -> Held | None:
-    """The one record of ``namespace``, if it has one."""
-    records = [*held(url, namespace).values()]
-    assert len(records) < 2
-    return records[0] if records else None
+def only(url: str, namespace: str) -> Held:
+    """The one record of ``namespace``."""
+    (record,) = held(url, namespace).values()
+    return record
 
 
 def is_in_flight(url: str, namespace: str) -> bool:
-    found = only(url, namespace)
-    return found is not None and found.record.state is State.IN_FLIGHT
+    """Whether that is so of the one record that there is."""
+    return [each.record.state for each in held(url, namespace).values()] == [State.IN_FLIGHT]

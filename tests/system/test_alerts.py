@@ -45,6 +45,7 @@ async def kill_the_one_that_holds(task: "asyncio.Task[httpx.Response]", gateway:
     raise AssertionError("no worker held it")
 
 
+@pytest.mark.timeout(600)  # one alert after the other
 async def test_each_alert_is_active_after_the_first_event_and_none_before(
     start: Start, ledger: Ledger, caller: Caller
 ) -> None:
@@ -54,12 +55,7 @@ async def test_each_alert_is_active_after_the_first_event_and_none_before(
         with Prometheus("{}:{}".format(*gateway.address)) as prometheus:
 
             async def active(*names: str) -> None:
-                """These, and no others."""
-                expected.update(names)
-                await until(lambda: prometheus.active() >= expected, f"{names} are active", 30)
-                assert await asyncio.to_thread(prometheus.evaluated)
-                assert prometheus.active() == expected
-                assert prometheus.found() == expected
+                await asyncio.to_thread(prometheus.become_active, expected, *names)
 
             expected = set[str]()
             await until(lambda: prometheus.scrapes() >= 2, "the gateway is looked at")
@@ -77,10 +73,10 @@ async def test_each_alert_is_active_after_the_first_event_and_none_before(
             assert total(prometheus, "oncegate_worker_deaths_total") == deaths
             assert total(prometheus, "oncegate_attempts_in_flight") == 0
             events = [json.loads(line)["message"] for line in gateway.text().splitlines()]
-            (told,) = [event for event in events if "the outcome is unknown, its worker" in event]
+            (logged,) = [event for event in events if "the outcome is unknown, its worker" in event]
 
             refused = await until_answer(lambda: caller.post(gateway, killed), "outcome-unknown")
-            assert refused.json()["record"] in told
+            assert refused.json()["record"] in logged
             await active("OncegateRefusedAsUnknown")
 
             broken = fresh_key()
@@ -102,11 +98,7 @@ async def test_each_alert_is_active_after_the_first_event_and_none_before(
             await active("OncegateOutcomeRefused")
 
             # The cache goes away while the upstream works.
-            waiting = fresh_key()
-            with ledger.gate() as later:
-                ledger.answer(waiting, Reply(gate=later))
-                task = caller.send(gateway, waiting)
-                await until(lambda: ledger.arrivals(waiting), "the attempt runs")
+            async with caller.held(ledger, gateway, fresh_key()) as (task, later):
                 server.stop()
                 later.open()
                 assert (await task).status_code == 201

@@ -92,7 +92,7 @@ def gateways(start_for_module: Start, ledger: Ledger, redis_server: RedisServer)
     return [shared.ready(), as_json.ready()]
 
 
-def ask(gateway: Gateway, request: bytes) -> bytes:
+def exchange(gateway: Gateway, request: bytes) -> bytes:
     with RawClient(gateway, PATIENCE) as client:
         with suppress(ConnectionError):  # refused before it was read to its end
             client.send(request)
@@ -103,7 +103,7 @@ def check(gateways: list[Gateway], request: Request) -> None:
     data = request.encode(KEY_MARK.encode() + uuid4().hex.encode())
     for gateway in gateways:
         for _ in range(2):
-            answer = ask(gateway, data)
+            answer = exchange(gateway, data)
             found = _STATUS.match(answer)
             # A 413 may be overtaken by the reset that tells a client which is still sending: nothing is left to read then.
             assert found is not None or (answer == b"" and len(request.body) > 1_000_000), answer[:200]
@@ -168,4 +168,4 @@ def test_after_all_that_no_claim_is_left_and_the_gateways_serve(
     for gateway in gateways:
         request = b"POST / HTTP/1.1\r\nhost: x\r\nconnection: close\r\nauthorization: %b\r\nidempotency-key: %b\r\n"
         request = request % (CALLER_MARK.encode(), KEY_MARK.encode() + uuid4().hex.encode())
-        assert ask(gateway, request + b"content-length: 8\r\n\r\n" + BODY_MARK[:8]).startswith(b"HTTP/1.1 201")
+        assert exchange(gateway, request + b"content-length: 8\r\n\r\n" + BODY_MARK[:8]).startswith(b"HTTP/1.1 201")

@@ -10,6 +10,7 @@ import asyncio
 import random
 import time
 from collections import Counter, defaultdict
+from functools import partial
 from uuid import uuid4
 
 import httpx
@@ -19,6 +20,7 @@ from testing.caller import Caller, fresh_key, is_replay, slug
 from testing.gateway import Gateway
 from testing.ledger import Ledger, Reply
 from testing.servers import RedisServer
+from testing.waiting import until
 from tests.system.conftest import Start
 
 CALLERS = 24
@@ -77,10 +79,15 @@ class Storm:
             kinds += [Reply(delay=self.random.uniform(0.2, 2 * LEASE)) for _ in range(4)]  # for faults to hit
             self._ledger.answer(key, self.random.choice(kinds), Reply())
             while self.rages():
-                if await self.ask(key, path) in (None, "outcome-unknown"):
+                if await self.request(key, path) in (None, "outcome-unknown"):
                     break
 
-    async def ask(self, key: str, path: str, *, patiently: bool = False) -> str | None:
+    async def final(self, key: str, path: str) -> tuple[str | None] | None:
+        """The problem that a caller gets for good, if any; ``None`` while the same request may get another answer."""
+        problem = await self.request(key, path, patiently=True)
+        return (problem,) if problem in (None, "outcome-unknown") else None
+
+    async def request(self, key: str, path: str, *, patiently: bool = False) -> str | None:
         gateway = self.random.choice(self.gateways)
         wait = self.random.choice([None, 1])
         # Some callers give up early; none waits for a gateway that was stalled for good.
@@ -91,13 +98,13 @@ class Storm:
         except (httpx.TransportError, TimeoutError) as error:
             self.answers[type(error).__name__] += 1
             return "no answer"
-        told = slug(answer)
-        self.answers[told or str(answer.status_code)] += 1
+        problem = slug(answer)
+        self.answers[problem or str(answer.status_code)] += 1
         if is_replay(answer) and wait is None:
             self.replays[key].add(answer.content)
-        if told is None:
+        if problem is None:
             self.contents[key].add(answer.content)
-        return told
+        return problem
 
     async def harm(self) -> None:
         faults = [self._kill, self._stall, self._stop_redis, self._stall_redis]
@@ -135,26 +142,23 @@ async def weather(storm: Storm, ledger: Ledger, seconds: float) -> None:
     await storm.begin()
     storm.until = time.monotonic() + seconds
     await asyncio.gather(storm.harm(), *[storm.call() for _ in range(CALLERS)])
-    told = f"{dict(storm.answers)} {dict(storm.faults)}"
+    summary = f"{dict(storm.answers)} {dict(storm.faults)}"
     # Now that all is quiet, every outcome can be known; and what was told before must be told again.
     for path, keys in storm.keys.items():
         for key in keys:
             if not ledger.arrivals(key):
                 continue
             before = set(storm.replays[key])
-            quiet = time.monotonic() + 60
-            while (answer := await storm.ask(key, path, patiently=True)) not in (None, "outcome-unknown"):
-                assert time.monotonic() < quiet, f"{answer} {told}"
-                await asyncio.sleep(0.05)
-            assert not before or answer is None, f"a result was forgotten: {told}"
+            (problem,) = await until(partial(storm.final, key, path), f"{key}: {summary}")
+            assert not before or problem is None, f"a result was forgotten: {summary}"
     for key in storm.keys[REFUSE]:
-        assert ledger.attempts(key) in ([], ["1"]), told
-        assert len(storm.contents[key]) < 2, told
+        assert ledger.attempts(key) in ([], ["1"]), summary
+        assert len(storm.contents[key]) < 2, summary
     for key in storm.keys[RETRY]:
         attempts = ledger.attempts(key)
-        assert len(set(attempts)) == len(attempts), f"{attempts} {told}"
-    assert {len(bodies) for bodies in storm.replays.values()} <= {0, 1}, told
-    assert storm.answers.keys() >= SEEN, told
+        assert len(set(attempts)) == len(attempts), f"{attempts} {summary}"
+    assert {len(bodies) for bodies in storm.replays.values()} <= {0, 1}, summary
+    assert storm.answers.keys() >= SEEN, summary
 
 
 @pytest.mark.timeout(300)

@@ -7,7 +7,7 @@ import pytest
 
 from testing.caller import Caller, fresh_key, is_replay, slug
 from testing.gateway import Gateway
-from testing.ledger import Ledger, Reply
+from testing.ledger import Ledger
 from testing.servers import RedisServer
 from testing.waiting import until
 from tests.system.conftest import Start
@@ -44,18 +44,15 @@ async def test_refusals_that_need_no_record_send_none_and_others_one(
     gateway: Gateway, quiet_redis: RedisServer, ledger: Ledger, caller: Caller
 ) -> None:
     key = fresh_key()
-    with ledger.gate() as gate:
-        ledger.answer(key, Reply(gate=gate))
-        task = caller.send(gateway, key)
-        await until(lambda: ledger.arrivals(key), "the request arrives")
+    async with caller.held(ledger, gateway, key) as (task, gate):
         with quiet_redis.monitored() as in_flight:
             assert slug(await caller.post(gateway, key)) == "in-flight"
         with quiet_redis.monitored() as mismatch:
             assert slug(await caller.post(gateway, key, body=b"body-of-another")) == "key-reused"
         with quiet_redis.monitored() as waiter:  # in the process that executes: nothing to poll
-            asked = quiet_redis.calls("evalsha")
+            calls = quiet_redis.calls("evalsha")
             waiting = caller.send(gateway, key, wait=30)
-            await until(lambda: quiet_redis.calls("evalsha") > asked, "the waiter has asked")
+            await until(lambda: quiet_redis.calls("evalsha") > calls, "the waiter has asked")
             gate.open()
             assert is_replay(await waiting)
             await task

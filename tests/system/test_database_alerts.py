@@ -36,6 +36,7 @@ def place(tmp_path: Path) -> SyncPlace:
     return SyncPlace(url)
 
 
+@pytest.mark.timeout(600)  # one alert after the other
 def test_each_alert_is_active_after_what_it_is_for_and_none_before(place: SyncPlace) -> None:
     registry, port = CollectorRegistry(), free_port()
     ledger = Inbox("ledger", order="contiguous", watch=ConsumerMetrics("ledger", registry=registry))

@@ -36,17 +36,14 @@ async def test_of_many_duplicates_over_three_processes_one_arrives_and_waiters_g
     trio: list[Gateway], ledger: Ledger, caller: Caller
 ) -> None:
     key = fresh_key()
-    with ledger.gate() as gate:
-        ledger.answer(key, Reply(gate=gate))
-        first = caller.send(trio[0], key)
-        await until(lambda: ledger.arrivals(key), "the first request arrives")
+    async with caller.held(ledger, trio[0], key) as (first, gate):
         waiting = [caller.send(trio[number % 3], key, wait=30) for number in range(DUPLICATES // 2)]
         impatient = [caller.send(trio[number % 3], key) for number in range(DUPLICATES // 2)]
         assert {slug(answer) for answer in await asyncio.gather(*impatient)} == {"in-flight"}
         gate.open()
-        told = await asyncio.gather(*waiting)
-    check_answers([await first, *told], replays=DUPLICATES // 2)
-    assert all(answer.headers["preference-applied"] == "wait=30" for answer in told if is_replay(answer))
+        answers = await asyncio.gather(*waiting)
+    check_answers([await first, *answers], replays=DUPLICATES // 2)
+    assert all(answer.headers["preference-applied"] == "wait=30" for answer in answers if is_replay(answer))
     assert ledger.attempts(key) == ["1"]
 
 
@@ -75,11 +72,11 @@ async def test_two_workers_of_one_gateway_let_one_duplicate_through(
     seen: set[int] = set()
     for _ in range(100):  # until the kernel has let both workers take part in one crowd
         key = fresh_key()
-        told = len(gateway.text())
+        logged = len(gateway.text())
         answers = await asyncio.gather(*[caller.post(gateway, key, wait=30) for _ in range(40)])
         check_answers(answers, replays=39)
         assert ledger.attempts(key) == ["1"]
-        lines = [json.loads(line) for line in gateway.text()[told:].splitlines()]
+        lines = [json.loads(line) for line in gateway.text()[logged:].splitlines()]
         seen = {line["process"] for line in lines if line["logger"] == "oncegate.request"}
         if len(seen) == 2:
             return
@@ -153,9 +150,7 @@ async def test_each_caller_has_keys_of_its_own(gateway: Gateway, ledger: Ledger,
     assert len({answer.content for answer in first.values()}) == 3
     assert len(ledger.arrivals(key)) == 3
     for name, answer in first.items():
-        again = await caller.post(gateway, key, caller=name)
-        assert is_replay(again)
-        assert again.content == answer.content
+        await caller.meets_replay(gateway, key, caller=name, of=answer)
     assert len(ledger.arrivals(key)) == 3
 
 
@@ -163,10 +158,7 @@ async def test_another_payload_path_query_or_method_under_a_used_key_is_refused(
     gateway: Gateway, ledger: Ledger, caller: Caller
 ) -> None:
     key = fresh_key()
-    with ledger.gate() as gate:
-        ledger.answer(key, Reply(gate=gate))
-        first = caller.send(gateway, key)
-        await until(lambda: ledger.arrivals(key), "the first request arrives")
+    async with caller.held(ledger, gateway, key) as (first, gate):
         assert slug(await caller.post(gateway, key, body=b"body-of-another")) == "key-reused"
         gate.open()
         assert (await first).status_code == 201

@@ -44,10 +44,7 @@ async def test_a_request_longer_than_its_lease_stays_in_flight_and_is_recorded(
 ) -> None:
     _, (one, other) = pair(start, redis_server, ledger.url, ledger.url)
     key = fresh_key()
-    with ledger.gate() as gate:
-        ledger.answer(key, Reply(gate=gate))
-        first = caller.send(one, key, RETRY)
-        await until(lambda: ledger.arrivals(key), "the request arrives")
+    async with caller.held(ledger, one, key, RETRY) as (first, gate):
         over = time.monotonic() + 1.5 * LEASE
         while time.monotonic() < over:
             assert slug(await caller.post(other, key, RETRY)) in PENDING
@@ -55,9 +52,7 @@ async def test_a_request_longer_than_its_lease_stays_in_flight_and_is_recorded(
         gate.open()
         answer = await first
     assert answer.status_code == 201
-    again = await caller.settled(other, key, RETRY)
-    assert is_replay(again)
-    assert again.content == answer.content
+    await caller.meets_replay(other, key, RETRY, of=answer)
     assert ledger.attempts(key) == ["1"]
 
 
@@ -67,10 +62,7 @@ async def test_the_attempt_of_a_killed_gateway_is_in_flight_until_its_lease_laps
 ) -> None:
     namespace, (doomed, survivor) = pair(start, redis_server, ledger.url, ledger.url)
     key = fresh_key()
-    with ledger.gate() as gate:
-        ledger.answer(key, Reply(gate=gate), Reply(201))
-        first = caller.send(doomed, key, path)
-        await until(lambda: ledger.arrivals(key), "the request arrives")
+    async with caller.held(ledger, doomed, key, path, then=Reply(201)) as (first, _):
         doomed.kill()
         with pytest.raises(httpx.TransportError):
             await first
@@ -78,7 +70,6 @@ async def test_the_attempt_of_a_killed_gateway_is_in_flight_until_its_lease_laps
         while True:
             answer = await caller.post(survivor, key, path)
             found = only(redis_server.url, namespace)
-            assert found is not None
             if slug(answer) not in PENDING:
                 break
             met_in_flight |= slug(answer) == "in-flight"
@@ -100,10 +91,7 @@ async def test_of_those_who_wait_for_a_gateway_that_is_killed_one_makes_the_next
 ) -> None:
     _, (doomed, *survivors) = pair(start, redis_server, ledger.url, ledger.url, ledger.url)
     key = fresh_key()
-    with ledger.gate() as gate:
-        ledger.answer(key, Reply(gate=gate), Reply(201))
-        first = caller.send(doomed, key, RETRY)
-        await until(lambda: ledger.arrivals(key), "the request arrives")
+    async with caller.held(ledger, doomed, key, RETRY, then=Reply(201)) as (first, _):
         waiting = [caller.send(survivors[number % 2], key, RETRY, wait=30) for number in range(20)]
         doomed.kill()
         with pytest.raises(httpx.TransportError):
@@ -120,10 +108,7 @@ async def test_a_gateway_that_stalls_past_its_lease_does_not_overwrite_its_succe
 ) -> None:
     _, (stalled, successor) = pair(start, redis_server, ledger.url, ledger.url)
     key = fresh_key()
-    with ledger.gate() as gate:
-        ledger.answer(key, Reply(gate=gate), Reply(201))
-        first = caller.send(stalled, key, RETRY)
-        await until(lambda: ledger.arrivals(key), "the request arrives")
+    async with caller.held(ledger, stalled, key, RETRY, then=Reply(201)) as (first, gate):
         stalled.stall()
         await until_answer(lambda: caller.post(successor, key, RETRY), "in-flight")
         second = await caller.settled(successor, key, RETRY)
@@ -136,9 +121,7 @@ async def test_a_gateway_that_stalls_past_its_lease_does_not_overwrite_its_succe
     assert not is_replay(late)
     assert late.content != second.content  # it did execute, and its client is told what came of it
     for gateway in (stalled, successor):
-        again = await caller.settled(gateway, key, RETRY)
-        assert is_replay(again)
-        assert again.content == second.content
+        await caller.meets_replay(gateway, key, RETRY, of=second)
     assert len(ledger.arrivals(key)) == 2
 
 
@@ -224,18 +207,14 @@ async def test_a_gateway_that_stalls_between_claim_and_first_byte_sends_nothing_
             late = await first
             connection.settimeout(DEADLINE)
             sent = b""
-            if (
-                slug(late) != "upstream-unreachable"
-            ):  # the usual case: it connected in time, and noticed that it was late
+            if slug(late) != "upstream-unreachable":  # as a rule: it connected in time, and noticed that it was late
                 assert is_replay(late)
                 assert late.content == second.content
             stalled.terminate()
             while data := connection.recv(65536):
                 sent += data
     assert sent == b""
-    again = await caller.settled(successor, key, RETRY)
-    assert is_replay(again)
-    assert again.content == second.content
+    await caller.meets_replay(successor, key, RETRY, of=second)
     assert ledger.attempts(key) == ["2"]
 
 
@@ -253,20 +232,15 @@ async def test_a_gateway_with_a_short_lease_does_not_steal_the_live_claim_of_one
     ]
     owner, thief = [gateway.ready() for gateway in gateways]
     key = fresh_key()
-    with ledger.gate() as gate:
-        ledger.answer(key, Reply(gate=gate), Reply(500))
-        first = caller.send(owner, key)
-        await until(lambda: ledger.arrivals(key), "the request arrives")
+    async with caller.held(ledger, owner, key, then=Reply(500)) as (first, gate):
         over = time.monotonic() + 4
         while time.monotonic() < over:
             assert slug(await caller.post(thief, key)) in PENDING
             await asyncio.sleep(0.2)
         gate.open()
         answer = await first
-    again = await caller.settled(thief, key)
-    assert is_replay(again)
-    assert again.content == answer.content
+    await caller.meets_replay(thief, key, of=answer)
     assert ledger.attempts(key) == ["1"]
-    found = only(redis_server.url, namespace)
-    assert found is not None
-    assert found.remaining_ms > 60_000  # kept for as long as the gateway that executed it said, not the one that asked
+    assert (
+        only(redis_server.url, namespace).remaining_ms > 60_000
+    )  # kept for as long as the gateway that executed it said, not the one that asked

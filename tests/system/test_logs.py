@@ -21,12 +21,12 @@ async def test_a_gateway_logs_json_lines_that_name_records(gateway: Gateway, cal
     await until(names_the_record, "the log names the record")
 
 
-@pytest.mark.parametrize("said", [*NEVER_LOGGED, "no JSON"])
-def test_a_log_that_says_what_it_must_not_is_noticed(said: str) -> None:
+@pytest.mark.parametrize("forbidden", [*NEVER_LOGGED, "no JSON"])
+def test_a_log_that_says_what_it_must_not_is_noticed(forbidden: str) -> None:
     good = '{"level": "DEBUG", "message": "a request came", "record": "a:b"}\n'
     assert len(events(good * 2)) == 2
-    leak = said if said == "no JSON" else f'{{"message": "{said.upper()}"}}'
-    with pytest.raises(AssertionError, match="(?i)" + said):
+    leak = forbidden if forbidden == "no JSON" else f'{{"message": "{forbidden.upper()}"}}'
+    with pytest.raises(AssertionError, match="(?i)" + forbidden):
         events(f"{good}{leak}\n{good}")
 
 

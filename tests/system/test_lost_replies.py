@@ -3,8 +3,6 @@
 Rules of docs/contract.md: R5.25.
 """
 
-from collections.abc import Iterator
-
 import httpx
 import pytest
 
@@ -12,24 +10,11 @@ from testing.caller import Caller, fresh_key, is_replay, slug, until_answer
 from testing.gateway import Gateway
 from testing.ledger import Ledger, Reply
 from testing.proxy import Then
-from testing.servers import RedisServer
 from testing.waiting import until
 from tests.system.conftest import Start
 from tests.system.proxy import LossyProxy
 
 pytestmark = pytest.mark.parametrize("then", ["cut", "stall"])
-
-
-@pytest.fixture(scope="module")
-def tcp_redis() -> Iterator[RedisServer]:
-    with RedisServer() as server:
-        yield server
-
-
-@pytest.fixture
-def proxy(tcp_redis: RedisServer) -> Iterator[LossyProxy]:
-    with LossyProxy(tcp_redis.port) as running:
-        yield running
 
 
 @pytest.fixture
@@ -65,9 +50,7 @@ async def test_a_result_whose_acknowledgement_is_lost_is_recorded_once_and_repla
     assert answer.status_code == 201  # the client gets its response all the same
     await until(lambda: proxy.lost, "the reply is lost")
     assert proxy.lost.startswith(b":1\r\n")
-    again = await caller.settled(behind, key)
-    assert is_replay(again)
-    assert again.content == answer.content
+    await caller.meets_replay(behind, key, of=answer)
     assert ledger.attempts(key) == ["1"]
 
 

@@ -26,21 +26,38 @@ TOKEN = "password-is-operators-token"
 ANSWER = b'{"receipt":"found in the books"}'
 
 
-def oncegate(
+async def oncegate(
     *arguments: str, stdin: str = "", token: str | None = None, code: int = 0
 ) -> "subprocess.CompletedProcess[str]":
     """What an operator types, without a process of its own; tests/app/cli/test_keys_purge.py and test_check.py start such."""
     environment = {"ONCEGATE_CACHE_TIMEOUT": str(UNHURRIED)} | (
         {} if token is None else {"ONCEGATE_ADMIN_TOKEN": token}
     )
-    done = invoke(*arguments, stdin=stdin, **environment)
+    done = await asyncio.to_thread(invoke, *arguments, stdin=stdin, **environment)
     assert done.returncode == code, done.stdout + done.stderr
     return done
 
 
-def told(*arguments: str, **options: Any) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(oncegate(*arguments, "--json", **options).stdout)
-    return document
+async def records(*arguments: str, **options: Any) -> list[dict[str, Any]]:
+    """Those of the document that a command of ``oncegate keys`` prints."""
+    done = await oncegate("keys", *arguments, "--json", **options)
+    found: list[dict[str, Any]] = json.loads(done.stdout)["records"]
+    return found
+
+
+@pytest.fixture
+def namespace() -> str:
+    return f"operators-{uuid4().hex}"
+
+
+@pytest.fixture
+def gateway(start: Start, ledger: Ledger, redis_server: RedisServer, namespace: str) -> Gateway:
+    return start(ledger.url, redis_server.url, namespace=namespace, cache_timeout=UNHURRIED).ready()
+
+
+@pytest.fixture
+def where(redis_server: RedisServer, namespace: str) -> list[str]:
+    return ["--cache", redis_server.url, "--namespace", namespace]
 
 
 async def metric(gateway: Gateway, name: str, **labels: str) -> float:
@@ -57,47 +74,44 @@ async def metric(gateway: Gateway, name: str, **labels: str) -> float:
 
 @pytest.mark.parametrize("by_way_of", ["cache", "gateway"])
 async def test_an_unknown_outcome_is_found_resolved_and_replayed(
-    start: Start, ledger: Ledger, redis_server: RedisServer, caller: Caller, tmp_path: Path, by_way_of: str
+    start: Start,
+    ledger: Ledger,
+    redis_server: RedisServer,
+    caller: Caller,
+    namespace: str,
+    where: list[str],
+    tmp_path: Path,
+    by_way_of: str,
 ) -> None:
-    namespace = f"operators-{uuid4().hex}"
-    settings: dict[str, Any] = {"namespace": namespace, "idempotency": {"lease": 6}, "admin_token": TOKEN}
-    settings["cache_timeout"] = 2
-    doomed, survivor = [start(ledger.url, redis_server.url, **settings) for _ in range(2)]
+    settings: dict[str, Any] = {"idempotency": {"lease": 6}, "admin_token": TOKEN, "cache_timeout": 2}
+    doomed, survivor = [start(ledger.url, redis_server.url, namespace=namespace, **settings) for _ in range(2)]
     doomed.ready(), survivor.ready()
-    where: list[str] = ["--cache", redis_server.url, "--namespace", namespace]
     token = None
     if by_way_of == "gateway":
         where, token = ["--gateway", survivor.url], TOKEN
     key = fresh_key()
     authorization = f"Authorization: Bearer {CALLER_MARK}alice\n"
-    with ledger.gate() as gate:
-        ledger.answer(key, Reply(gate=gate))
-        lost = caller.send(doomed, key)
-        await until(lambda: ledger.arrivals(key), "the request arrives")
-        running = await asyncio.to_thread(told, "keys", "show", key, *where, token=token)
-        assert [record["state"] for record in running["records"]] == ["in-flight"]
+    async with caller.held(ledger, doomed, key) as (lost, _):
+        running = await records("show", key, *where, token=token)
+        assert [record["state"] for record in running] == ["in-flight"]
         doomed.kill()
         with pytest.raises(httpx.TransportError):
             await lost
         answer = await until_answer(lambda: caller.post(survivor, key), "outcome-unknown")
     record = answer.json()["record"]
 
-    listed = await asyncio.to_thread(told, "keys", "list", "--state", "unknown", *where, token=token)
-    assert [each["id"] for each in listed["records"]] == [record]
-    shown = await asyncio.to_thread(
-        told, "keys", "show", key, "--caller", "-", *where, stdin=authorization, token=token
-    )
-    assert [each["id"] for each in shown["records"]] == [record]
+    listed = await records("list", "--state", "unknown", *where, token=token)
+    assert [each["id"] for each in listed] == [record]
+    shown = await records("show", key, "--caller", "-", *where, stdin=authorization, token=token)
+    assert [each["id"] for each in shown] == [record]
     for person in ("alice", "bob"):
         lines = f"authorization:Bearer {CALLER_MARK}{person}\n"
         code = 0 if person == "alice" else 1
-        await asyncio.to_thread(
-            oncegate, "keys", "show", key, "--caller", "-", *where, stdin=lines, token=token, code=code
-        )
-    what = shown["records"][0]
+        await oncegate("keys", "show", key, "--caller", "-", *where, stdin=lines, token=token, code=code)
+    (what,) = shown
     assert (what["state"], what["lapsed"], what["attempt"], what["response"]) == ("unknown", True, 1, None)
     assert what["gateway"].endswith(f"/{doomed.pid}")
-    for_people = (await asyncio.to_thread(oncegate, "keys", "show", "--record", record, *where, token=token)).stdout
+    for_people = (await oncegate("keys", "show", "--record", record, *where, token=token)).stdout
     assert "silent since its lease ran out" in for_people
     assert f"oncegate keys resolve --record {record}" in for_people
 
@@ -108,69 +122,56 @@ async def test_an_unknown_outcome_is_found_resolved_and_replayed(
         "resolve",
         "--record",
         record,
-        "--status",
-        "201",
-        "--body",
+        *("--status", "201", "--reason", "seen", "--body"),
         f"@{body}",
-        "--reason",
-        "seen",
         *where,
     ]
-    done = await asyncio.to_thread(oncegate, *resolve, "--json", token=token)
+    done = await oncegate(*resolve, "--json", token=token)
     assert json.loads(done.stdout)["state"] == "succeeded"
     line = f"oncegate.audit: record {record}: resolved to succeeded by {OPERATOR}: seen\n"
     assert done.stderr == ("" if by_way_of == "gateway" else line)  # a gateway writes its own
-    again = await asyncio.to_thread(oncegate, *resolve, token=token, code=1)
+    again = await oncegate(*resolve, token=token, code=1)
     assert "its outcome is known" in again.stderr
 
     retry = await caller.settled(survivor, key)
     assert (retry.status_code, retry.content) == (201, ANSWER)
     assert is_replay(retry)
     assert ledger.attempts(key) == ["1"]
-    resolved = await asyncio.to_thread(told, "keys", "show", "--record", record, *where, token=token)
+    resolved = await records("show", "--record", record, *where, token=token)
     by = "an operator" if by_way_of == "gateway" else OPERATOR
-    assert resolved["records"][0]["note"] == f"resolved by {by}: seen"
-    assert resolved["records"][0]["gateway"] == what["gateway"]
+    assert resolved[0]["note"] == f"resolved by {by}: seen"
+    assert resolved[0]["gateway"] == what["gateway"]
 
     assert await metric(survivor, "oncegate_requests_total", decision="outcome-unknown") >= 1
     assert await metric(survivor, "oncegate_requests_total", decision="replayed") == 1
 
 
 async def test_a_key_that_was_set_free_is_executed_by_the_next_retry(
-    start: Start, ledger: Ledger, redis_server: RedisServer, caller: Caller
+    gateway: Gateway, where: list[str], ledger: Ledger, caller: Caller
 ) -> None:
-    namespace = f"operators-{uuid4().hex}"
-    gateway = start(ledger.url, redis_server.url, namespace=namespace, cache_timeout=UNHURRIED).ready()
-    where = ["--cache", redis_server.url, "--namespace", namespace]
     key = fresh_key()
     ledger.answer(key, Reply(cut="before-head"), Reply())
     assert slug(await caller.post(gateway, key)) == "upstream-failed"
     assert slug(await caller.post(gateway, key)) == "outcome-unknown"
     assert await metric(gateway, "oncegate_attempts_total", outcome="unknown") == 1
-    what = (await asyncio.to_thread(told, "keys", "show", key, *where))["records"][0]
+    (what,) = await records("show", key, *where)
     assert "the connection broke" in what["note"]
     assert what["took"] is not None
-    done = await asyncio.to_thread(oncegate, "keys", "release", key, *where)
+    done = await oncegate("keys", "release", key, *where)
     assert "the key is free" in done.stdout
     assert (await caller.post(gateway, key)).status_code == 201
     assert ledger.attempts(key) == ["1", "1"]
 
 
 async def test_a_record_in_flight_is_released_by_force_alone_and_its_late_success_is_kept(
-    start: Start, ledger: Ledger, redis_server: RedisServer, caller: Caller
+    gateway: Gateway, where: list[str], ledger: Ledger, caller: Caller
 ) -> None:
-    namespace = f"operators-{uuid4().hex}"
-    gateway = start(ledger.url, redis_server.url, namespace=namespace, cache_timeout=UNHURRIED).ready()
-    where = ["--cache", redis_server.url, "--namespace", namespace]
     key = fresh_key()
-    with ledger.gate() as gate:
-        ledger.answer(key, Reply(gate=gate))
-        first = caller.send(gateway, key)
-        await until(lambda: ledger.arrivals(key), "the request arrives")
-        refused = await asyncio.to_thread(oncegate, "keys", "release", key, *where, code=1)
+    async with caller.held(ledger, gateway, key) as (first, gate):
+        refused = await oncegate("keys", "release", key, *where, code=1)
         assert "in flight" in refused.stderr
         assert slug(await caller.post(gateway, key)) == "in-flight"
-        await asyncio.to_thread(oncegate, "keys", "release", key, "--force", *where)
+        await oncegate("keys", "release", key, "--force", *where)
         gate.open()
         answer = await first
     assert is_replay(again := await caller.post(gateway, key))
@@ -179,20 +180,14 @@ async def test_a_record_in_flight_is_released_by_force_alone_and_its_late_succes
 
 
 async def test_a_late_owner_does_not_overwrite_what_was_resolved(
-    start: Start, ledger: Ledger, redis_server: RedisServer, caller: Caller
+    gateway: Gateway, where: list[str], ledger: Ledger, caller: Caller
 ) -> None:
-    namespace = f"operators-{uuid4().hex}"
-    gateway = start(ledger.url, redis_server.url, namespace=namespace, cache_timeout=UNHURRIED).ready()
-    where = ["--cache", redis_server.url, "--namespace", namespace]
     key = fresh_key()
-    with ledger.gate() as gate:
-        ledger.answer(key, Reply(gate=gate))
-        first = caller.send(gateway, key)
-        await until(lambda: ledger.arrivals(key), "the request arrives")
+    async with caller.held(ledger, gateway, key) as (first, gate):
         waiter = caller.send(gateway, key, wait=30)
         resolve = ["keys", "resolve", key, "--status", "200", "--body", "{}", *where]
-        await asyncio.to_thread(oncegate, *resolve, code=1)
-        await asyncio.to_thread(oncegate, *resolve, "--force")
+        await oncegate(*resolve, code=1)
+        await oncegate(*resolve, "--force")
         gate.open()
         assert (await first).status_code == 201
         waited = await waiter
@@ -203,9 +198,9 @@ async def test_a_late_owner_does_not_overwrite_what_was_resolved(
 
 
 async def test_metrics_are_summed_over_workers_and_outlive_one_that_dies(
-    start: Start, ledger: Ledger, redis_server: RedisServer, caller: Caller
+    start: Start, ledger: Ledger, redis_server: RedisServer, caller: Caller, namespace: str
 ) -> None:
-    settings: dict[str, Any] = {"namespace": f"operators-{uuid4().hex}", "cache_timeout": UNHURRIED}
+    settings: dict[str, Any] = {"namespace": namespace, "cache_timeout": UNHURRIED}
     gateway = start(ledger.url, redis_server.url, workers=2, **settings).ready()
     keys = [fresh_key() for _ in range(12)]
     for key in keys * 2:
@@ -221,10 +216,7 @@ async def test_metrics_are_summed_over_workers_and_outlive_one_that_dies(
     assert await metric(gateway, "oncegate_upstream_seconds_count") == 12
 
     held = fresh_key()
-    with ledger.gate() as gate:
-        ledger.answer(held, Reply(gate=gate))
-        lost = caller.send(gateway, held)
-        await until(lambda: ledger.arrivals(held), "the request arrives")
+    async with caller.held(ledger, gateway, held) as (lost, _):
         assert await metric(gateway, "oncegate_attempts_in_flight") == 1
         gateway.kill_workers()
         with pytest.raises(httpx.TransportError):
@@ -237,10 +229,10 @@ async def test_metrics_are_summed_over_workers_and_outlive_one_that_dies(
 
 
 async def test_on_a_port_of_their_own_metrics_and_records_are_nowhere_else(
-    start: Start, ledger: Ledger, redis_server: RedisServer
+    start: Start, ledger: Ledger, redis_server: RedisServer, namespace: str
 ) -> None:
     port = free_port()
-    settings: dict[str, Any] = {"namespace": f"operators-{uuid4().hex}", "ops_port": port, "admin_token": TOKEN}
+    settings: dict[str, Any] = {"namespace": namespace, "ops_port": port, "admin_token": TOKEN}
     gateway = start(ledger.url, redis_server.url, workers=2, **settings).ready()
     own = f"http://127.0.0.1:{port}"
     before = ledger.total()
@@ -259,6 +251,6 @@ async def test_on_a_port_of_their_own_metrics_and_records_are_nowhere_else(
         # Nothing else lives there, and nothing is forwarded from there.
         assert (await client.post(f"{own}/payments", content=b"x")).status_code == 404
     assert ledger.total() == before
-    missing = await asyncio.to_thread(oncegate, "keys", "list", "--gateway", gateway.url, token=TOKEN, code=1)
+    missing = await oncegate("keys", "list", "--gateway", gateway.url, token=TOKEN, code=1)
     assert "ops_port" in missing.stderr
-    assert (await asyncio.to_thread(told, "keys", "list", "--gateway", own, token=TOKEN))["records"] == []
+    assert await records("list", "--gateway", own, token=TOKEN) == []

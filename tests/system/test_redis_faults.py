@@ -74,9 +74,7 @@ async def test_without_redis_keyed_requests_get_503_and_what_passes_through_pass
     answer = await caller.settled(gateway, refused)
     assert (answer.status_code, is_replay(answer)) == (201, False)
     assert ledger.attempts(refused) == ["1"]
-    again = await caller.settled(gateway, done)
-    assert is_replay(again)
-    assert again.content == first.content
+    await caller.meets_replay(gateway, done, of=first)
     assert ledger.attempts(done) == ["1"]
 
 
@@ -114,18 +112,13 @@ async def test_an_outage_at_the_end_of_an_attempt_costs_neither_the_response_nor
     gateway: Gateway, own_redis: RedisServer, ledger: Ledger, caller: Caller, fault: str
 ) -> None:
     key = fresh_key()
-    with ledger.gate() as gate:
-        ledger.answer(key, Reply(gate=gate), Reply(500))
-        task = caller.send(gateway, key)
-        await until(lambda: ledger.arrivals(key), "the request arrives")
+    async with caller.held(ledger, gateway, key, then=Reply(500)) as (task, gate):
         inflict(fault, own_redis)
         gate.open()
         answer = await task
     assert answer.status_code == 201
     heal(fault, own_redis)
-    again = await caller.settled(gateway, key)
-    assert is_replay(again)
-    assert again.content == answer.content
+    await caller.meets_replay(gateway, key, of=answer)
     assert ledger.attempts(key) == ["1"]
 
 
@@ -133,10 +126,7 @@ async def test_an_outage_longer_than_the_lease_does_not_make_a_known_outcome_unk
     gateway: Gateway, own_redis: RedisServer, ledger: Ledger, caller: Caller
 ) -> None:
     key, path = fresh_key(), "/brief/payments"
-    with ledger.gate() as gate:
-        ledger.answer(key, Reply(gate=gate), Reply(500))
-        task = caller.send(gateway, key, path)
-        await until(lambda: ledger.arrivals(key), "the request arrives")
+    async with caller.held(ledger, gateway, key, path, then=Reply(500)) as (task, gate):
         own_redis.stop()
         gate.open()
         answer = await task
@@ -154,10 +144,7 @@ async def test_a_lease_that_lapsed_in_an_outage_is_taken_up_again_while_the_atte
     gateway: Gateway, own_redis: RedisServer, ledger: Ledger, caller: Caller
 ) -> None:
     key, path = fresh_key(), "/brief/payments"
-    with ledger.gate() as gate:
-        ledger.answer(key, Reply(gate=gate), Reply(500))
-        task = caller.send(gateway, key, path)
-        await until(lambda: ledger.arrivals(key), "the request arrives")
+    async with caller.held(ledger, gateway, key, path, then=Reply(500)) as (task, gate):
         own_redis.stop()
         await asyncio.sleep(3.5)  # the lease
         own_redis.start()
@@ -173,10 +160,7 @@ async def test_a_restart_of_redis_during_an_attempt_is_not_noticed(
     gateway: Gateway, own_redis: RedisServer, ledger: Ledger, caller: Caller
 ) -> None:
     key = fresh_key()
-    with ledger.gate() as gate:
-        ledger.answer(key, Reply(gate=gate), Reply(500))
-        task = caller.send(gateway, key)
-        await until(lambda: ledger.arrivals(key), "the request arrives")
+    async with caller.held(ledger, gateway, key, then=Reply(500)) as (task, gate):
         own_redis.stop()
         own_redis.start()
         assert slug(await until_answer(lambda: caller.post(gateway, key), 409)) == "in-flight"
@@ -202,9 +186,7 @@ async def test_a_redis_that_lost_its_data_is_given_the_outcome_of_an_attempt_in_
         gate.open()
         answer = await task
         await until(lambda: held(forgetful.url, "system"), "the outcome is recorded")
-        again = await caller.settled(gateway, key)
-        assert is_replay(again)
-        assert again.content == answer.content
+        await caller.meets_replay(gateway, key, of=answer)
         assert ledger.attempts(key) == ["1"]
 
 
@@ -238,9 +220,7 @@ async def test_under_fail_open_a_claim_that_is_won_late_is_adopted(
         gate.open()
         answer = await task
     assert answer.status_code == 201
-    again = await caller.settled(gateway, key, OPEN)
-    assert is_replay(again)
-    assert again.content == answer.content
+    await caller.meets_replay(gateway, key, OPEN, of=answer)
     assert len(ledger.arrivals(key)) == 1
 
 

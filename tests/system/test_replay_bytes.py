@@ -52,9 +52,9 @@ def test_a_replay_has_the_status_the_headers_and_the_body_of_the_first_answer(
     assert first.values("idempotent-replayed") == []
     assert again.values("idempotent-replayed") == ["true"]
     assert (again.status, end_to_end(again), again.body) == (first.status, end_to_end(first), first.body)
-    told = ANSWERS[name]
-    assert (first.status, first.body) == (told.status, told.body or b"".join(map(_bytes, told.pieces)))
-    assert [(name, value.strip()) for name, value in told.headers if name != "set-cookie"] == [
+    reply = ANSWERS[name]
+    assert (first.status, first.body) == (reply.status, reply.body or b"".join(map(_bytes, reply.pieces)))
+    assert [(name, value.strip()) for name, value in reply.headers if name != "set-cookie"] == [
         field for field in end_to_end(first) if field[0] != "via" and field[0] != "idempotency-key"
     ]
     assert again.values("set-cookie") == []

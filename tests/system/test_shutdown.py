@@ -30,12 +30,7 @@ def refuses(gateway: Gateway) -> bool:
 
 @pytest.mark.parametrize("workers", [1, 2])
 async def test_sigterm_lets_attempts_finish_and_records_them_whether_or_not_their_clients_stay(
-    trio: list[Gateway],
-    start: Start,
-    ledger: Ledger,
-    redis_server: RedisServer,
-    caller: Caller,
-    workers: int,
+    trio: list[Gateway], start: Start, ledger: Ledger, redis_server: RedisServer, caller: Caller, workers: int
 ) -> None:
     stopping = start(ledger.url, redis_server.url, workers=workers, cache_timeout=10).ready()
     attached, detached, too_late = [fresh_key() for _ in range(6)], [fresh_key() for _ in range(6)], fresh_key()
@@ -167,9 +162,7 @@ async def test_an_outcome_that_waits_for_redis_is_recorded_before_the_process_en
         server.start()
         assert await asyncio.to_thread(stopping.exit_code) == 0
         successor = start(ledger.url, server.url, cache_timeout=1).ready()
-        again = await caller.settled(successor, key)
-        assert is_replay(again)
-        assert again.content == answer.content
+        await caller.meets_replay(successor, key, of=answer)
 
 
 async def test_workers_whose_parent_is_killed_finish_what_they_began_and_end(
@@ -177,10 +170,7 @@ async def test_workers_whose_parent_is_killed_finish_what_they_began_and_end(
 ) -> None:
     orphaned = start(ledger.url, redis_server.url, workers=2, cache_timeout=10).ready()
     key = fresh_key()
-    with ledger.gate() as gate:
-        ledger.answer(key, Reply(gate=gate), Reply(500))
-        task = caller.send(orphaned, key)
-        await until(lambda: ledger.arrivals(key), "the request arrives")
+    async with caller.held(ledger, orphaned, key, then=Reply(500)) as (task, gate):
         orphaned.kill()
         await until(lambda: refuses(orphaned), "the port closes")
         assert not task.done()
@@ -204,10 +194,7 @@ async def test_a_worker_that_is_killed_is_replaced_and_its_attempts_become_unkno
         routes=[{"path": "/retry-unknown/*", "on_unknown": "retry"}],
     ).ready()
     key, path = fresh_key(), "/retry-unknown/payments"
-    with ledger.gate() as gate:
-        ledger.answer(key, Reply(gate=gate), Reply(201))
-        task = caller.send(gateway, key, path)
-        await until(lambda: ledger.arrivals(key), "the request arrives")
+    async with caller.held(ledger, gateway, key, path, then=Reply(201)) as (task, _):
         gateway.kill_workers()
         with pytest.raises(httpx.TransportError):
             await task

@@ -64,11 +64,11 @@ async def test_a_response_over_the_cap_streams_whole_and_a_retry_is_told_without
     assert (head + rest).count(piece[:200]) == 30
     again = await caller.settled(gateway, key, "/small/payments")
     assert (again.status_code, slug(again)) == (409, "duplicate")
-    told = again.json()["original_result"]
-    assert told["status"] == 200
-    assert told["body_omitted"] is True
-    assert "body" not in told
-    assert ["x-kept", "yes"] in told["headers"]
+    original = again.json()["original_result"]
+    assert original["status"] == 200
+    assert original["body_omitted"] is True
+    assert "body" not in original
+    assert ["x-kept", "yes"] in original["headers"]
     assert ledger.attempts(key) == ["1"]
 
 

@@ -7,7 +7,6 @@ Rules of docs/contract.md: R8.6, R8.28, R8.30.
 """
 
 import asyncio
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 from uuid import uuid4
@@ -36,18 +35,6 @@ RETENTION = 1000
 RULES = {"lease": 300, "unknown_ttl": RETENTION, "on_unknown": "refuse"}
 
 
-@pytest.fixture(scope="module")
-def redis() -> Iterator[RedisServer]:
-    with RedisServer() as server:
-        yield server
-
-
-@pytest.fixture
-def proxy(redis: RedisServer) -> Iterator[LossyProxy]:
-    with LossyProxy(redis.port) as running:
-        yield running
-
-
 @pytest.fixture
 def namespace() -> str:
     return uuid4().hex
@@ -74,55 +61,61 @@ def let_lease_lapse(server: RedisServer, namespace: str) -> None:
 
 async def warm(caller: Caller, gateway: Gateway) -> None:
     """Has a command taken: the connection is open then, and the script is known to Redis."""
-    assert (
-        await caller.post(gateway, fresh_key(), "/payments", headers={"prefer": "respond-async"})
-    ).status_code == 202
+    answer = await caller.post(gateway, fresh_key(), "/payments", headers={"prefer": "respond-async"})
+    assert answer.status_code == 202
 
 
-async def killed_at(
-    step: str, one: Gateway, redis: RedisServer, proxy: LossyProxy, caller: Caller, namespace: str
-) -> str:
-    """SIGKILL once Redis has taken ``step`` of a submission and the gateway does not know; the submission's key."""
-    await warm(caller, one.ready())
-    redis.command("DEL", *redis.command("KEYS", f"*{namespace}:*"))
-    key = fresh_key()
+async def kill_at(
+    step: str, one: Gateway, proxy: LossyProxy, caller: Caller, key: str, path: str, **options: Any
+) -> None:
+    """SIGKILL once Redis has taken ``step`` of a submission and the gateway does not know."""
     proxy.lose_reply_to(step, "stall")
-    lost = caller.send(one, key, "/reports")
+    lost = caller.send(one, key, path, **options)
     await until(lambda: proxy.lost, f"{step} is done, and the gateway does not know")
     one.kill()
     await asyncio.wait([lost])
-    assert lost.exception() is not None
+    assert lost.exception()
+
+
+async def killed_at(
+    step: str, one: Gateway, tcp_redis: RedisServer, proxy: LossyProxy, caller: Caller, namespace: str
+) -> str:
+    """The key of the first submission, at whose ``step`` the gateway was killed."""
+    await warm(caller, one.ready())
+    tcp_redis.command("DEL", *tcp_redis.command("KEYS", f"*{namespace}:*"))
+    key = fresh_key()
+    await kill_at(step, one, proxy, caller, key, "/reports")
     return key
 
 
 async def test_killed_between_append_and_record_the_retry_is_accepted_and_makes_a_second_copy(
-    start: Start, redis: RedisServer, proxy: LossyProxy, ledger: Ledger, caller: Caller, namespace: str
+    start: Start, tcp_redis: RedisServer, proxy: LossyProxy, ledger: Ledger, caller: Caller, namespace: str
 ) -> None:
     one = begin(start, ledger, proxy.url, namespace)
-    other = begin(start, ledger, redis.url, namespace).ready()
-    key = await killed_at("append", one, redis, proxy, caller, namespace)
+    other = begin(start, ledger, tcp_redis.url, namespace).ready()
+    key = await killed_at("append", one, tcp_redis, proxy, caller, namespace)
     assert slug(await caller.post(other, key, "/reports")) == "in-flight"
 
-    let_lease_lapse(redis, namespace)
+    let_lease_lapse(tcp_redis, namespace)
     accepted = await caller.post(other, key, "/reports")
     assert (accepted.status_code, is_replay(accepted)) == (202, False)
     retry = await caller.post(other, key, "/reports")
     assert (retry.content, is_replay(retry)) == (accepted.content, True)
-    first, second = copies(redis, namespace)
+    first, second = copies(tcp_redis, namespace)
     assert first.command == second.command == accepted.json()["command"]
     assert (first.fingerprint, first.body, first.key) == (second.fingerprint, second.body, key)
     assert ledger.arrivals(key) == []
 
 
 async def test_one_with_a_number_keeps_it_whatever_dies_between_append_and_record(
-    start: Start, redis: RedisServer, proxy: LossyProxy, ledger: Ledger, caller: Caller, namespace: str
+    start: Start, tcp_redis: RedisServer, proxy: LossyProxy, ledger: Ledger, caller: Caller, namespace: str
 ) -> None:
     one = begin(start, ledger, proxy.url, namespace, cache_timeout=3)
-    other = begin(start, ledger, redis.url, namespace, cache_timeout=3).ready()
+    other = begin(start, ledger, tcp_redis.url, namespace, cache_timeout=3).ready()
     await warm(caller, one.ready())
     for key in (fresh_key(), fresh_key()):
         assert (await caller.post(one, key, "/orders/7")).status_code == 202
-    redis.command("DEL", *redis.command("KEYS", f"{namespace}:*"))
+    tcp_redis.command("DEL", *tcp_redis.command("KEYS", f"{namespace}:*"))
     at_two = {"expected-version": "2"}
     refused, killed = fresh_key(), fresh_key()
 
@@ -132,61 +125,48 @@ async def test_one_with_a_number_keeps_it_whatever_dies_between_append_and_recor
     accepted = await caller.settled(other, refused, "/orders/7", headers=at_two)
     assert (accepted.status_code, accepted.json()["sequence"]) == (202, 3)
 
-    redis.command("DEL", *redis.command("KEYS", f"{namespace}:*"))
-    proxy.lose_reply_to("append_numbered", "stall")
-    lost = caller.send(one, killed, "/orders/7", headers={"expected-version": "3"})
-    await until(lambda: proxy.lost, "it is appended, and the gateway does not know")
-    one.kill()
-    await asyncio.wait([lost])
-    assert lost.exception() is not None
+    tcp_redis.command("DEL", *tcp_redis.command("KEYS", f"{namespace}:*"))
+    await kill_at("append_numbered", one, proxy, caller, killed, "/orders/7", headers={"expected-version": "3"})
     later = (await caller.post(other, fresh_key(), "/orders/7")).json()
     assert later["sequence"] == 5
-    redis.command("DEL", f"{namespace}:{later['command']}")
-    let_lease_lapse(redis, namespace)
+    tcp_redis.command("DEL", f"{namespace}:{later['command']}")
+    let_lease_lapse(tcp_redis, namespace)
     again = await caller.post(other, killed, "/orders/7", headers={"expected-version": "3"})
     assert (again.status_code, is_replay(again), again.json()["sequence"]) == (202, False, 4)
     replay = await caller.post(other, killed, "/orders/7", headers={"expected-version": "3"})
     assert (replay.content, is_replay(replay)) == (again.content, True)
-    entries = redis.command("XRANGE", stream_key(namespace, "orders"), "-", "+")
+    entries = tcp_redis.command("XRANGE", stream_key(namespace, "orders"), "-", "+")
     assert entries[3][0].decode() == again.json()["position"]
-    assert [command.sequence for command in copies(redis, namespace, "orders")] == [1, 2, 3, 4, 5]
+    assert [command.sequence for command in copies(tcp_redis, namespace, "orders")] == [1, 2, 3, 4, 5]
 
 
 async def test_killed_before_the_append_the_retry_makes_the_only_copy(
-    start: Start, redis: RedisServer, proxy: LossyProxy, ledger: Ledger, caller: Caller, namespace: str
+    start: Start, tcp_redis: RedisServer, proxy: LossyProxy, ledger: Ledger, caller: Caller, namespace: str
 ) -> None:
     one = begin(start, ledger, proxy.url, namespace)
-    other = begin(start, ledger, redis.url, namespace).ready()
-    key = await killed_at("claim", one, redis, proxy, caller, namespace)
-    let_lease_lapse(redis, namespace)
+    other = begin(start, ledger, tcp_redis.url, namespace).ready()
+    key = await killed_at("claim", one, tcp_redis, proxy, caller, namespace)
+    let_lease_lapse(tcp_redis, namespace)
     assert (await caller.post(other, key, "/reports")).status_code == 202
-    assert len(copies(redis, namespace)) == 1
+    assert len(copies(tcp_redis, namespace)) == 1
 
 
 async def test_killed_after_the_record_the_retry_gets_its_202(
-    start: Start, redis: RedisServer, proxy: LossyProxy, ledger: Ledger, caller: Caller, namespace: str
+    start: Start, tcp_redis: RedisServer, proxy: LossyProxy, ledger: Ledger, caller: Caller, namespace: str
 ) -> None:
     one = begin(start, ledger, proxy.url, namespace)
-    other = begin(start, ledger, redis.url, namespace).ready()
-    await warm(caller, one.ready())
-    redis.command("DEL", *redis.command("KEYS", f"*{namespace}:*"))
-    key = fresh_key()
-    proxy.lose_reply_to("complete", "stall")
-    lost = caller.send(one, key, "/reports")
-    await until(lambda: proxy.lost, "the record is written, and the gateway does not know")
-    one.kill()
-    await asyncio.wait([lost])
-    assert lost.exception() is not None
+    other = begin(start, ledger, tcp_redis.url, namespace).ready()
+    key = await killed_at("complete", one, tcp_redis, proxy, caller, namespace)
     answer = await caller.post(other, key, "/reports")
     assert (answer.status_code, is_replay(answer)) == (202, True)
-    (command,) = copies(redis, namespace)
+    (command,) = copies(tcp_redis, namespace)
     assert command.command == answer.json()["command"]
 
 
 @pytest.mark.parametrize(("then", "path"), [("cut", "/reports"), ("cut", "/payments"), ("stall", "/payments")])
 async def test_an_append_whose_reply_is_lost_is_503_and_the_retry_is_accepted(
     start: Start,
-    redis: RedisServer,
+    tcp_redis: RedisServer,
     proxy: LossyProxy,
     ledger: Ledger,
     caller: Caller,
@@ -207,7 +187,7 @@ async def test_an_append_whose_reply_is_lost_is_503_and_the_retry_is_accepted(
     accepted = await caller.settled(gateway, key, path, headers={"prefer": "respond-async"})
     assert (accepted.status_code, is_replay(accepted)) == (202, False)
     assert ledger.arrivals(key) == []
-    _, first, second = copies(redis, namespace)
+    _, first, second = copies(tcp_redis, namespace)
     assert first.command == second.command == accepted.json()["command"]
 
 
@@ -226,10 +206,10 @@ async def test_a_redis_that_hangs_and_comes_back_loses_no_command(
 
 
 async def test_under_kills_every_202_has_its_command_in_the_stream(
-    start: Start, redis: RedisServer, ledger: Ledger, caller: Caller, namespace: str
+    start: Start, tcp_redis: RedisServer, ledger: Ledger, caller: Caller, namespace: str
 ) -> None:
     rules = {"lease": 3, "unknown_ttl": RETENTION}
-    gateways = [begin(start, ledger, redis.url, namespace, cache_timeout=1, idempotency=rules) for _ in range(3)]
+    gateways = [begin(start, ledger, tcp_redis.url, namespace, cache_timeout=1, idempotency=rules) for _ in range(3)]
     for gateway in gateways:
         gateway.ready()
     keys = [fresh_key() for _ in range(150)]
@@ -241,8 +221,8 @@ async def test_under_kills_every_202_has_its_command_in_the_stream(
                 with suppress(httpx.TransportError):
                     answer = await caller.post(gateways[turn % 3], keys[number], "/reports")
                     if answer.status_code == 202:
-                        told: dict[str, str] = answer.json()
-                        return told
+                        document: dict[str, str] = answer.json()
+                        return document
                     assert slug(answer) in ("in-flight", "cache-unavailable")
                     await asyncio.sleep(0.1)
         raise AssertionError
@@ -252,20 +232,20 @@ async def test_under_kills_every_202_has_its_command_in_the_stream(
         await until(lambda: sum(task.done() for task in submissions) >= some, "some are accepted")  # noqa: B023 - awaited here
         doomed.kill()
     accepted = await asyncio.gather(*submissions)
-    entries = redis.command("XRANGE", stream_key(namespace, "commands"), "-", "+")
+    entries = tcp_redis.command("XRANGE", stream_key(namespace, "commands"), "-", "+")
     held = {entry.decode(): Command.read(fields).command for entry, fields in entries}
-    assert [held.get(told["position"]) for told in accepted] == [told["command"] for told in accepted]
-    assert set(held.values()) == {told["command"] for told in accepted}
+    assert [held.get(each["position"]) for each in accepted] == [each["command"] for each in accepted]
+    assert set(held.values()) == {each["command"] for each in accepted}
 
 
 async def test_many_workers_take_commands_and_stop_when_they_are_told(
-    start: Start, redis: RedisServer, ledger: Ledger, caller: Caller, namespace: str
+    start: Start, tcp_redis: RedisServer, ledger: Ledger, caller: Caller, namespace: str
 ) -> None:
-    gateway = begin(start, ledger, redis.url, namespace, workers=2).ready()
+    gateway = begin(start, ledger, tcp_redis.url, namespace, workers=2).ready()
     keys = [fresh_key() for _ in range(40)]
     answers = await asyncio.gather(*[caller.post(gateway, key, "/reports") for key in keys])
     assert {answer.status_code for answer in answers} == {202}
-    assert sorted(command.key for command in copies(redis, namespace)) == sorted(keys)
+    assert sorted(command.key for command in copies(tcp_redis, namespace)) == sorted(keys)
     gateway.terminate()
     assert await asyncio.to_thread(gateway.exit_code) == 0
 
@@ -309,23 +289,13 @@ async def test_in_a_cluster_commands_are_taken_and_told_of(
         answer = await caller.post(gateway, key, "/reports")
         assert answer.status_code == 202
         headers = {"authorization": answer.request.headers["authorization"]}
-        told = await caller.get(gateway, answer.headers["location"], headers)
-        assert (told.status_code, told.json()["status"]) == (200, "accepted")
+        shown = await caller.get(gateway, answer.headers["location"], headers)
+        assert (shown.status_code, shown.json()["status"]) == (200, "accepted")
         assert (await caller.get(gateway, answer.headers["location"])).status_code == 404
     assert [command.key for command in copies(cluster_group, namespace)] == keys
     for number, key in enumerate(keys):
         headers = {"expected-version": str(number // 2)}
         answer = await caller.post(gateway, key + "-numbered", f"/orders/{number % 2}", headers=headers)
         assert (answer.status_code, answer.json()["sequence"]) == (202, number // 2 + 1)
-    assert [command.sequence for command in copies(cluster_group, namespace, "orders")] == [
-        1,
-        1,
-        2,
-        2,
-        3,
-        3,
-        4,
-        4,
-        5,
-        5,
-    ]
+    numbers = [command.sequence for command in copies(cluster_group, namespace, "orders")]
+    assert numbers == [number // 2 + 1 for number in range(10)]

@@ -21,10 +21,8 @@ def group(directed: bool) -> Iterator[SentinelGroup]:
 
 
 def start_two(start: Start, ledger: Ledger, url: str) -> list[Gateway]:
-    patient = {
-        "lease": 120,
-        "response_timeout": 100,
-    }  # a Sentinel that stood still for seconds does nothing for half a minute
+    # A Sentinel that stood still for seconds does nothing for half a minute.
+    patient = {"lease": 120, "response_timeout": 100}
     gateways = [start(ledger.url, url, cache_timeout=1, idempotency=patient) for _ in range(2)]
     return [gateway.ready() for gateway in gateways]
 
@@ -40,10 +38,7 @@ async def test_a_failover_in_mid_attempt_costs_neither_the_response_nor_the_reco
 ) -> None:
     one, other = start_two(start, ledger, group.url)
     key = fresh_key()
-    with ledger.gate() as gate:
-        ledger.answer(key, Reply(gate=gate), Reply(500))
-        task = caller.send(one, key)
-        await until(lambda: ledger.arrivals(key), "the request arrives")
+    async with caller.held(ledger, one, key, then=Reply(500)) as (task, gate):
         await until(lambda: all(records([server]) for server in group.servers), "the claim is replicated")
         if directed:
             group.fail_over()
@@ -55,9 +50,7 @@ async def test_a_failover_in_mid_attempt_costs_neither_the_response_nor_the_reco
         gate.open()
         answer = await task
     assert answer.status_code == 201
-    again = await caller.settled(other, key)
-    assert is_replay(again)
-    assert again.content == answer.content
+    await caller.meets_replay(other, key, of=answer)
     assert ledger.attempts(key) == ["1"]
 
 
@@ -93,9 +86,7 @@ async def test_a_resharding_in_mid_attempt_is_not_noticed(
     for key, answer in zip(keys, answers, strict=True):
         assert answer.status_code == 201
         for gateway in (one, other):
-            again = await caller.settled(gateway, key)
-            assert is_replay(again)
-            assert again.content == answer.content
+            await caller.meets_replay(gateway, key, of=answer)
         assert ledger.attempts(key) == ["1"]
 
 

@@ -3,19 +3,18 @@
 from functools import partial
 from pathlib import Path
 
+import pytest
+
 from oncegate.middleware.rules.key import execution_key, record_key
 from testing.servers import RedisServer, free_port
 from testing.waiting import wait_until
 from tests.system.prometheus import OF_CONSUMERS, Prometheus
 from tests.worker.shop import Shop, waiting
 
-RULES = {
-    "idempotency__lease": 3,
-    "idempotency__attempt_timeout": 30,
-    "cache_timeout": 1,
-}
+RULES = {"idempotency__lease": 3, "idempotency__attempt_timeout": 30, "cache_timeout": 1}
 
 
+@pytest.mark.timeout(600)  # one alert after the other
 def test_each_alert_is_active_after_the_first_event_and_none_before(tmp_path: Path) -> None:
     with RedisServer(persist=True) as server:
         shop, port = Shop(server.url, tmp_path), free_port()

@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from oncegate import NotProcessed, NotRetryable, OutcomeUnknown
 from oncegate.app.commands.executor import CommandContext
-from oncegate.middleware.consumers.executing import current
+from oncegate.middleware.consumers.handling import current
 
 _effects = -1
 
@@ -98,7 +98,7 @@ async def book_async(payload: dict[str, Any], context: CommandContext) -> Any:
     return book(payload, context)
 
 
-def tell(payload: dict[str, Any], context: CommandContext) -> list[Any]:
+def return_context(payload: dict[str, Any], context: CommandContext) -> list[Any]:
     effect(context)
     return [
         *(context.method, context.target, context.content_type, context.correlation, context.key, context.attempt),
@@ -106,7 +106,7 @@ def tell(payload: dict[str, Any], context: CommandContext) -> list[Any]:
     ]
 
 
-def tell_of_its_request(body: bytes, context: CommandContext) -> list[Any]:
+def return_request(body: bytes, context: CommandContext) -> list[Any]:
     effect(context)
     if context.request_header("Content-Encoding") == "gzip":
         body = gzip.decompress(body)
@@ -134,7 +134,7 @@ def book_once(payload: dict[str, Any], context: CommandContext) -> str:
     return "booked" if done else "booked before"
 
 
-def tell_of_its_number(payload: dict[str, Any], context: CommandContext) -> list[Any]:
+def return_number(payload: dict[str, Any], context: CommandContext) -> list[Any]:
     if payload.get("do") == "reject" and not Path(payload["gate"]).exists():
         raise NotRetryable("not yet")
     (begun,) = current()

@@ -44,11 +44,6 @@ class MortalCache(RedisCache):
         self._die_at("after-complete" if succeeded else "after-failed", key)
         return done
 
-    def complete_soon(self, key: str, outcome: Record, **options: Any) -> bool:
-        if outcome.submission:
-            self._die_at("before-accepted", "{")
-        return super().complete_soon(key, outcome, **options)
-
     def _die_at(self, point: str, key: str) -> None:
         if point == self.point and key.startswith("{"):  # an execution record, not a submission
             os.kill(os.getpid(), signal.SIGKILL)

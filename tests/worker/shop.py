@@ -12,10 +12,10 @@ from typing import Any, Self
 import redis
 
 from oncegate.cache.codec import decode
-from oncegate.cache.record import Record
+from oncegate.cache.record import Record, StoredResponse
 from oncegate.cache.redis.streams.stream import Command, dead_letters_key, stream_key
 from oncegate.middleware.rules.key import execution_key, fingerprint, record_id, record_key
-from testing.command_line import ENVIRONMENT
+from testing.command_line import ENVIRONMENT, invoke
 from testing.template import ROOT, Forked
 from testing.waiting import wait_until
 
@@ -51,7 +51,7 @@ class WorkerProcess:
         wait_until(lambda: "reads stream" in self.text() or self.ended(), f"the worker starts:\n{self.text()}")
         return self
 
-    def says(self, text: str, times: int = 1) -> Self:
+    def logs(self, text: str, times: int = 1) -> Self:
         wait_until(lambda: self.text().count(text) >= times, f"the worker says {text!r}")
         return self
 
@@ -100,6 +100,7 @@ class Shop:
         self.stream = stream_key(self.namespace, "commands")
         self.dead = dead_letters_key(self.namespace, "commands")
         self.effects_file = folder / "effects"
+        self.gate = folder / "gate"
         self._processes: list[WorkerProcess] = []
 
     def close(self) -> None:
@@ -124,6 +125,12 @@ class Shop:
         tables = {f"worker__{name}": value for name, value in {"retry_base": 0.05, **executor, **worker}.items()}
         others = {"DIES_AT": dies_at, "CONSTANTS": json.dumps(constants or {})}
         return self._start("worker", tables | (settings or {}), others)
+
+    def work(self, handler: str = "book", **options: Any) -> WorkerProcess:
+        """Start a worker, and wait until everything is acknowledged."""
+        worker = self.start(handler, **options)
+        self.done(options.get("consumer", "commands"))
+        return worker
 
     def serve(
         self,
@@ -152,11 +159,7 @@ class Shop:
             f"ONCEGATE_{name.upper()}": value if isinstance(value, str) else json.dumps(value)
             for name, value in (common | settings).items()
         }
-        environment |= {
-            "EFFECTS": str(self.effects_file),
-            "BOOKS": str(self.folder / "books.sqlite"),
-            **others,
-        }
+        environment |= {"EFFECTS": str(self.effects_file), "BOOKS": str(self.folder / "books.sqlite"), **others}
         log = self.folder / f"{what}-{len(self._processes)}.log"
         self._processes.append(WorkerProcess(environment, log, what))
         return self._processes[-1]
@@ -164,15 +167,15 @@ class Shop:
     def submit(self, key: str, payload: dict[str, Any] | bytes | None = None, **fields: Any) -> bytes:
         """Append a command as the gateway does; the entry's id."""
         command = self.command(key, payload, **fields)
-        told: Any = self.redis.xadd(self.stream, command.fields())  # type: ignore[arg-type]  # a dict of bytes is one of those
-        assert isinstance(told, bytes)
-        return told
+        entry: Any = self.redis.xadd(self.stream, command.fields())  # type: ignore[arg-type]  # a dict of bytes is one of those
+        assert isinstance(entry, bytes)
+        return entry
 
     def command(self, key: str, payload: dict[str, Any] | bytes | None = None, **fields: Any) -> Command:
         body = payload if isinstance(payload, bytes) else json.dumps(payload or {}).encode()
         target = fields.pop("target", "/bookings")
         return Command(
-            command=record_id(self._key(key)),
+            command=record_id(self.key(key)),
             key=key,
             fingerprint=fingerprint("POST", target.encode(), b"", body),
             method="POST",
@@ -191,29 +194,36 @@ class Shop:
     def effect_lines(self) -> list[str]:
         return self.effects_file.read_text().splitlines() if self.effects_file.exists() else []
 
-    def record(self, key: str, consumer: str = "commands") -> Record | None:
+    def record(self, key: str, consumer: str = "commands") -> Record:
         """The execution record."""
-        name = execution_key(self._key(key), consumer)
+        found = self._held(self.place(key, consumer))
+        assert found
+        return found
+
+    def response(self, key: str) -> StoredResponse:
+        """The execution's result, or its error."""
+        response = self.record(key).response
+        assert response
+        return response
+
+    def submission(self, key: str) -> Record:
+        """The record of the submission, by the caller without a name."""
+        found = self._held(self.key(key))
+        assert found
+        return found
+
+    def _held(self, name: str) -> Record | None:
         pipe: Any = self.redis.pipeline()
         data, left = pipe.get(name).pttl(name).execute()
         return None if data is None else decode(data, left)
 
-    def submission_body(self, key: str) -> bytes:
-        """What answers the submission."""
-        pipe: Any = self.redis.pipeline()
-        data, left = pipe.get(self._key(key)).pttl(self._key(key)).execute()
-        response = decode(data, left).response
-        assert response is not None
-        assert response.body is not None
-        return response.body
-
     def state(self, key: str, consumer: str = "commands") -> str:
-        record = self.record(key, consumer)
-        return "absent" if record is None else record.state.value
+        found = self._held(self.place(key, consumer))
+        return found.state.value if found else "absent"
 
     def pending(self, consumer: str = "commands") -> int:
-        told: Any = self.redis.xpending(self.stream, consumer)
-        return int(told["pending"])
+        summary: Any = self.redis.xpending(self.stream, consumer)
+        return int(summary["pending"])
 
     def all_done(self, consumer: str = "commands") -> bool:
         """Whether everything was delivered and acknowledged."""
@@ -228,11 +238,21 @@ class Shop:
 
     def letters(self) -> list[dict[str, str]]:
         """The dead letters, as text."""
-        told: Any = self.redis.xrange(self.dead)
-        return [{name.decode(): value.decode("latin-1") for name, value in fields.items()} for _, fields in told]
+        entries: Any = self.redis.xrange(self.dead)
+        return [{name.decode(): value.decode("latin-1") for name, value in fields.items()} for _, fields in entries]
 
-    def _key(self, key: str) -> str:
+    def key(self, key: str) -> str:
+        """Where the record of the submission is."""
         return record_key(self.namespace, key, None)
+
+    def place(self, key: str, consumer: str = "commands") -> str:
+        """Where the execution record is."""
+        return execution_key(self.key(key), consumer)
+
+    def operate(self, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+        """``oncegate commands``, on what is here."""
+        where = ["--cache", self.url, "--namespace", self.namespace]
+        return invoke("commands", *arguments, *where, ONCEGATE_CACHE_TIMEOUT="10", **environment)
 
     # -- waiting ------------------------------------------------------------------------------------------------------
 
@@ -245,7 +265,7 @@ class Shop:
 
 
 def at_gate(shop: Shop, **more: Any) -> dict[str, Any]:
-    return {"do": "wait", "gate": str(shop.folder / "gate"), **more}
+    return {"do": "wait", "gate": str(shop.gate), **more}
 
 
 def waiting(shop: Shop) -> int:

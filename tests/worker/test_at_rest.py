@@ -22,15 +22,15 @@ from testing.upstreams import Upstream, answering
 from tests.middleware.door import Answering
 from tests.worker.shop import Shop
 
-TOKEN, CARD, SAID = "Bearer token-of-alice", "4242424242424242", "iban-of-alice"
+TOKEN, CARD, IBAN = "Bearer token-of-alice", "4242424242424242", "iban-of-alice"
 KEYS = [f"order-of-alice-{number}" for number in range(4)]
 PAID, FAILED, BOOKED, IN_APP = KEYS
 PAYLOADS = {key: json.dumps({"name": CARD, "do": "fail" if key == FAILED else "book"}).encode() for key in KEYS}
 PATHS = {PAID: b"/pay", FAILED: b"/bookings", BOOKED: b"/bookings", IN_APP: b"/in-app"}
-RESPONSE = json.dumps({"account": SAID}).encode()
+RESPONSE = json.dumps({"account": IBAN}).encode()
 OK = (
     b"HTTP/1.1 201 Created\r\nx-account: "
-    + SAID.encode()
+    + IBAN.encode()
     + b"\r\ncontent-length: %d\r\n\r\n" % len(RESPONSE)
     + RESPONSE
 )
@@ -47,7 +47,7 @@ def unkeyed() -> list[bytes]:
     return [*(name.encode() for name in names), *prints, *(each.hex().encode() for each in prints)]
 
 
-NEEDLES = [TOKEN[7:].encode(), CARD.encode(), SAID.encode(), *(key.encode() for key in KEYS), *unkeyed()]
+NEEDLES = [TOKEN[7:].encode(), CARD.encode(), IBAN.encode(), *(key.encode() for key in KEYS), *unkeyed()]
 
 
 def all_there_is(client: redis.Redis) -> bytes:
@@ -106,10 +106,10 @@ async def test_who_reads_redis_or_logs_finds_nothing_that_was_said(
         "ONCEGATE_NAMESPACE": own_shop.namespace,
         "ONCEGATE_ENCRYPTION_KEYS": json.dumps(ON["encryption_keys"]),
     }
-    asked = partial(invoke, "keys", "show", PAID, "--json", "--cache", own_shop.url, **environment)
-    shown = await asyncio.to_thread(asked)
+    show = partial(invoke, "keys", "show", PAID, "--json", "--cache", own_shop.url, **environment)
+    shown = await asyncio.to_thread(show)
     assert shown.returncode == 0, shown.stderr
-    assert SAID in shown.stdout
+    assert IBAN in shown.stdout
     assert [each for each in (TOKEN, CARD, *map(bytes.decode, unkeyed()[:5])) if each in shown.stdout] == []
     listed = partial(invoke, "commands", "list", "--json", "--cache", own_shop.url, **environment)
     assert f"could not book for {CARD}" in (await asyncio.to_thread(listed)).stdout

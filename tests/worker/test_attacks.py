@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from testing.waiting import wait_until
-from tests.worker.shop import LASTING, Shop
+from tests.worker.shop import LASTING, Shop, at_gate, waiting
 
 NO_COMMANDS: dict[str, dict[bytes, bytes]] = {
     "of another program": {b"hello": b"world"},
@@ -23,8 +23,7 @@ NO_COMMANDS: dict[str, dict[bytes, bytes]] = {
 def test_an_entry_that_is_no_command_becomes_a_dead_letter(shop: Shop, kind: str) -> None:
     entry: Any = shop.redis.xadd(shop.stream, NO_COMMANDS[kind])  # type: ignore[arg-type]  # a dict of bytes is one of those
     shop.submit("next")
-    shop.start()
-    shop.done()
+    shop.work()
     (letter,) = shop.letters()
     assert (letter["dead.reason"], letter["dead.entry"]) == ("undecodable", entry.decode())
     for name, value in list(NO_COMMANDS[kind].items())[:100]:
@@ -41,8 +40,7 @@ def test_a_command_without_a_record_s_id_becomes_a_dead_letter(shop: Shop, chang
     fields: Any = shop.command("k").fields() | changes
     shop.redis.xadd(shop.stream, fields)
     shop.submit("next")
-    worker = shop.start()
-    shop.done()
+    worker = shop.work()
     (letter,) = shop.letters()
     assert letter["dead.reason"] == "rejected"
     assert shop.effects("next") == 1
@@ -50,23 +48,15 @@ def test_a_command_without_a_record_s_id_becomes_a_dead_letter(shop: Shop, chang
 
 
 @pytest.mark.parametrize(
-    "told",
-    [
-        b"x",
-        b"1",
-        b'[["a","b","c"]]',
-        b'[["a",1]]',
-        b'[["a","b\\r\\nx: y"]]',
-        b'[["a","\xe2\x82\xac"]]',
-    ],
-    ids=lambda told: ascii(told),
+    "headers",
+    [b"x", b"1", b'[["a","b","c"]]', b'[["a",1]]', b'[["a","b\\r\\nx: y"]]', b'[["a","\xe2\x82\xac"]]'],
+    ids=ascii,
 )
-def test_headers_that_are_none_become_a_dead_letter(shop: Shop, told: bytes) -> None:
-    fields: Any = shop.command("k").fields() | {b"headers": told}
+def test_headers_that_are_none_become_a_dead_letter(shop: Shop, headers: bytes) -> None:
+    fields: Any = shop.command("k").fields() | {b"headers": headers}
     shop.redis.xadd(shop.stream, fields)
     shop.submit("next")
-    shop.start()
-    shop.done()
+    shop.work()
     assert [letter["dead.reason"] for letter in shop.letters()] == ["undecodable"]
     assert shop.effects("next") == 1
 
@@ -74,20 +64,15 @@ def test_headers_that_are_none_become_a_dead_letter(shop: Shop, told: bytes) -> 
 def test_a_huge_payload_is_a_command_like_any_other(shop: Shop) -> None:
     shop.submit("k", {"padding": "x" * 20_000_000})
     shop.submit("next")
-    shop.start()
-    shop.done()
+    shop.work()
     assert (shop.effects("k"), shop.effects("next")) == (1, 1)
 
 
 def test_a_fingerprint_of_zeros_and_a_method_of_another_world_are_no_fault(shop: Shop) -> None:
-    fields: Any = shop.command("k").fields() | {
-        b"method": b"\xe4\n",
-        b"fingerprint": b"0" * 32,
-        b"accepted_at": b"9" * 30,
-    }
+    odd = {b"method": b"\xe4\n", b"fingerprint": b"0" * 32, b"accepted_at": b"9" * 30}
+    fields: Any = shop.command("k").fields() | odd
     shop.redis.xadd(shop.stream, fields)
-    shop.start()
-    shop.done()
+    shop.work()
     assert shop.effects("k") == 1
 
 
@@ -96,8 +81,7 @@ def test_workers_of_different_settings_share_a_stream(shop: Shop) -> None:
         shop.submit(f"good-{number}")
         shop.submit(f"bad-{number}", {"do": "fail"})
     shop.start(max_attempts=3, concurrency=1, settings={"idempotency__lease": 12})
-    shop.start(max_attempts=5, concurrency=20, retry_base=0.01, settings=LASTING | {"idempotency__ttl": 600})
-    shop.done()
+    shop.work(max_attempts=5, concurrency=20, retry_base=0.01, settings=LASTING | {"idempotency__ttl": 600})
     assert all(shop.effects(f"good-{number}") == 1 for number in range(30))
     letters = shop.letters()
     assert sorted(letter["key"] for letter in letters) == sorted(f"bad-{number}" for number in range(30))
@@ -117,15 +101,14 @@ def test_an_entry_that_somebody_deletes_while_it_waits_is_forgotten(shop: Shop) 
 
 
 def test_a_group_that_is_destroyed_at_work_repeats_nothing(shop: Shop) -> None:
-    gate = shop.folder / "gate"
     shop.redis.xgroup_create(shop.stream, "another", id="0", mkstream=True)  # it reads nothing: all entries stay
     shop.submit("done")
-    shop.submit("running", {"do": "wait", "gate": str(gate)})
+    shop.submit("running", at_gate(shop))
     shop.start(settings=LASTING)
-    wait_until(lambda: shop.effects("done") and list(shop.folder.glob("gate.*")), "one is done, one is executed")
+    wait_until(lambda: shop.effects("done") and waiting(shop), "one is done, one is executed")
     shop.redis.xgroup_destroy(shop.stream, "commands")
     wait_until(lambda: len(shop.redis.xinfo_groups(shop.stream)) == 2, "the group is made anew")
-    gate.touch()
+    shop.gate.touch()
     shop.done()
     assert (shop.effects("done"), shop.effects("running")) == (1, 1)
 
@@ -134,7 +117,7 @@ def test_a_dead_letter_that_can_not_be_written_leaves_its_entry(shop: Shop) -> N
     shop.redis.set(shop.dead, "somebody's own")
     shop.submit("k", {"do": "reject"})
     worker = shop.start()
-    worker.says("can't be acknowledged")
+    worker.logs("can't be acknowledged")
     assert "the stream can't be read" not in worker.text()
     assert shop.pending() == 1
     shop.redis.delete(shop.dead)
@@ -144,13 +127,10 @@ def test_a_dead_letter_that_can_not_be_written_leaves_its_entry(shop: Shop) -> N
 
 
 def test_a_record_that_can_not_be_read_is_no_miss(shop: Shop) -> None:
-    from oncegate.middleware.rules.key import execution_key, record_key
-
-    shop.redis.set(execution_key(record_key(shop.namespace, "k", None), "commands"), secrets.token_bytes(50), px=60_000)
+    shop.redis.set(shop.place("k"), secrets.token_bytes(50), px=60_000)
     shop.submit("k")
     shop.submit("next")
-    shop.start()
-    shop.done()
+    shop.work()
     (letter,) = shop.letters()
     assert (letter["dead.reason"], shop.effects("k"), shop.effects("next")) == ("record-unreadable", 0, 1)
 
@@ -158,10 +138,7 @@ def test_a_record_that_can_not_be_read_is_no_miss(shop: Shop) -> None:
 def test_two_copies_that_fail_do_not_get_twice_the_attempts(shop: Shop) -> None:
     for _ in range(2):
         shop.submit("k", {"do": "fail"})
-    worker = shop.start(max_attempts=3)
-    shop.done()
+    worker = shop.work(max_attempts=3)
     assert worker.text().count("failed: ValueError") == 3
     assert [letter["dead.attempts"] for letter in shop.letters()] == ["3"], "and one letter"
-    record = shop.record("k")
-    assert record is not None
-    assert record.attempt == 3
+    assert shop.record("k").attempt == 3

@@ -7,29 +7,23 @@ import json
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from oncegate.app.cli.main import main
-from testing.command_line import OPERATOR, run
+from testing.command_line import OPERATOR, invoke, run
 from testing.waiting import wait_until
-from tests.worker.shop import Shop
+from tests.worker.shop import Shop, at_gate
 
 SECRET = "secret-of-alice"
-PATIENT = {"ONCEGATE_CACHE_TIMEOUT": "10"}
-"""A machine may stand still for a while."""
 
 
 def oncegate(shop: Shop, *arguments: str, code: int = 0) -> str:
     """What it prints, on both outputs."""
-    where = ["--cache", shop.url, "--namespace", shop.namespace]
-    done = CliRunner().invoke(main, ["commands", *arguments, *where], env=PATIENT)
-    assert done.exit_code == code, done.output
-    return done.output
+    done = shop.operate(*arguments)
+    assert done.returncode == code, done.stderr
+    return done.stdout + done.stderr
 
 
-def told(shop: Shop, *arguments: str) -> dict[str, Any]:
-    printed = oncegate(shop, *arguments, "--json").splitlines()
-    document: dict[str, Any] = json.loads("".join(line for line in printed if not line.startswith("oncegate.audit: ")))
+def as_json(shop: Shop, *arguments: str) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(shop.operate(*arguments, "--json").stdout)
     return document
 
 
@@ -37,8 +31,7 @@ def die(shop: Shop, *keys: str) -> None:
     """Have commands given up."""
     for key in keys:
         shop.submit(key, {"do": "reject", "name": SECRET}, target=f"/bookings?token={SECRET}", correlation="trace-1")
-    shop.start()
-    shop.done()
+    shop.work()
 
 
 def test_dead_letters_are_listed_with_what_killed_them(shop: Shop) -> None:
@@ -47,15 +40,15 @@ def test_dead_letters_are_listed_with_what_killed_them(shop: Shop) -> None:
     assert shown.count("rejected") == 2
     assert "NotRetryable: no such account" in shown
     assert "0 not read yet, 0 pending, 2 dead" in shown
-    document = told(shop, "list")
+    document = as_json(shop, "list")
     assert [letter["command"] for letter in document["dead_letters"]] == [
         shop.command("k1").command,
         shop.command("k2").command,
     ]
     assert document["counts"] == {"unread": 0, "pending": 0, "dead": 2, "trimmed": 0}
-    first = told(shop, "list", "--limit", "1")
+    first = as_json(shop, "list", "--limit", "1")
     assert len(first["dead_letters"]) == 1
-    rest = told(shop, "list", "--after", first["after"])
+    rest = as_json(shop, "list", "--after", first["after"])
     assert [letter["command"] for letter in rest["dead_letters"]] == [shop.command("k2").command]
 
 
@@ -69,11 +62,11 @@ def test_a_stream_that_is_not_there_is_told(shop: Shop) -> None:
 
 def test_a_dead_letter_can_be_discarded(shop: Shop) -> None:
     die(shop, "k1", "k2", "k3")
-    first = told(shop, "list")["dead_letters"][0]["id"]
-    said = oncegate(shop, "discard", first, "--reason", "of nobody")
-    assert f"{first} is gone" in said
-    assert f"oncegate.audit: dead letters of {first}: discarded by {OPERATOR}: of nobody\n" in said
-    document = told(shop, "discard", shop.command("k2").command)
+    first = as_json(shop, "list")["dead_letters"][0]["id"]
+    printed = oncegate(shop, "discard", first, "--reason", "of nobody")
+    assert f"{first} is gone" in printed
+    assert f"oncegate.audit: dead letters of {first}: discarded by {OPERATOR}: of nobody\n" in printed
+    document = as_json(shop, "discard", shop.command("k2").command)
     assert [each["command"] for each in document["discarded"]] == [shop.command("k2").command]
     assert [letter["key"] for letter in shop.letters()] == ["k3"]
     assert "no dead letter of" in oncegate(shop, "discard", first, code=1)
@@ -85,11 +78,10 @@ def test_of_too_many_dead_letters_the_oldest_go_and_it_is_told(shop: Shop) -> No
     """With the letter that makes it necessary: at no moment are there more."""
     for number in range(5):
         shop.submit(f"k{number}", {"do": "reject"})
-    worker = shop.start(max_dead_letters=3, concurrency=1)
-    shop.done()
+    worker = shop.work(max_dead_letters=3, concurrency=1)
     assert [letter["key"] for letter in shop.letters()] == ["k2", "k3", "k4"]
     assert worker.text().count("1 dead letters of stream commands were too many or too old, and are gone") == 2
-    assert told(shop, "list")["counts"] == {"unread": 0, "pending": 0, "dead": 3, "trimmed": 2}
+    assert as_json(shop, "list")["counts"] == {"unread": 0, "pending": 0, "dead": 3, "trimmed": 2}
     assert "3 dead; 2 more were dead, and are gone: too many" in oncegate(shop, "list")
     assert {shop.state(f"k{number}") for number in range(5)} == {"failed"}  # their commands' records stay
 
@@ -97,11 +89,11 @@ def test_of_too_many_dead_letters_the_oldest_go_and_it_is_told(shop: Shop) -> No
 def test_dead_letters_that_are_too_old_go_although_nothing_dies_any_more(shop: Shop) -> None:
     die(shop, "old", "older")
     shop.redis.set(f"{shop.dead}:marker", "")  # nothing else goes
-    shop.start(dead_letter_ttl=0.001, constants={"commands.worker.SWEEP_SECONDS": 0.05}).says(
+    shop.start(dead_letter_ttl=0.001, constants={"commands.worker.SWEEP_SECONDS": 0.05}).logs(
         "2 dead letters of stream commands"
     )
     assert shop.letters() == []
-    assert told(shop, "list")["counts"]["trimmed"] == 2
+    assert as_json(shop, "list")["counts"]["trimmed"] == 2
     assert shop.redis.exists(f"{shop.dead}:marker")
 
 
@@ -111,7 +103,7 @@ def test_a_limit_that_was_lowered_takes_letters_out_in_pieces(shop: Shop) -> Non
         pipe.xadd(shop.dead, {"key": f"k{number}"})
     pipe.execute()
     worker = shop.start(max_dead_letters=10, constants={"commands.worker.SWEEP_SECONDS": 0.05})
-    worker.says("490 dead letters of stream commands")
+    worker.logs("490 dead letters of stream commands")
     assert worker.text().count("1000 dead letters of stream commands") == 2
     assert [letter["key"] for letter in shop.letters()] == [f"k{number}" for number in range(2490, 2500)]
 
@@ -121,8 +113,7 @@ def test_of_several_consumers_limits_the_smallest_counts(shop: Shop) -> None:
         shop.redis.xgroup_create(shop.stream, group, id="0", mkstream=True)
     for number in range(3):
         shop.submit(f"k{number}", {"do": "reject"})
-    shop.start(max_dead_letters=10)
-    shop.done()
+    shop.work(max_dead_letters=10)
     assert len(shop.letters()) == 3
     shop.start(consumer="another", max_dead_letters=2, concurrency=1)
     shop.done("another")
@@ -131,20 +122,17 @@ def test_of_several_consumers_limits_the_smallest_counts(shop: Shop) -> None:
 
 def test_what_is_retried_is_not_lost_to_trimming(shop: Shop) -> None:
     """It is in the stream by then, and nobody trims what a group needs; should it die again, its letter is the newest."""
-    gate = shop.folder / "gate"
-    payload = {"do": "wait", "gate": str(gate), "then": "reject"}
-    gate.touch()
-    shop.submit("k", payload)
-    shop.start(max_dead_letters=1)
-    shop.done()
-    (letter,) = told(shop, "list")["dead_letters"]
-    gate.unlink()
+    shop.gate.touch()
+    shop.submit("k", at_gate(shop, then="reject"))
+    shop.work(max_dead_letters=1)
+    (letter,) = as_json(shop, "list")["dead_letters"]
+    shop.gate.unlink()
     oncegate(shop, "retry", letter["id"])
     shop.becomes("k", "in-flight")
     for number in range(5):
         shop.submit(f"other-{number}", {"do": "reject"})
-    wait_until(lambda: told(shop, "list")["counts"]["trimmed"] == 4, "others die meanwhile")
-    gate.touch()
+    wait_until(lambda: as_json(shop, "list")["counts"]["trimmed"] == 4, "others die meanwhile")
+    shop.gate.touch()
     shop.done()
     assert [(each["key"], each["dead.attempts"]) for each in shop.letters()] == [("k", "2")]
 
@@ -160,22 +148,22 @@ def test_what_is_pending_is_listed_with_its_state_and_who_holds_it(shop: Shop) -
     shop.submit("k", {"do": "fail"})
     shop.start(retry_base=3600, retry_cap=3600)
     shop.becomes("k", "failed")
-    (held,) = told(shop, "list", "--pending")["pending"]
+    (held,) = as_json(shop, "list", "--pending")["pending"]
     assert (held["command"], held["state"], held["attempt"]) == (shop.command("k").command, "failed", 1)
     assert "failed" in oncegate(shop, "list", "--pending")
-    shown = told(shop, "show", held["entry"])
+    shown = as_json(shop, "show", held["entry"])
     assert shown["execution"]["error"] == {"type": "ValueError", "message": "could not book for None"}
 
 
 def test_a_command_is_shown_by_any_of_its_ids(shop: Shop) -> None:
     die(shop, "k1")
-    (letter,) = told(shop, "list")["dead_letters"]
-    by_command = told(shop, "show", letter["command"])
+    (letter,) = as_json(shop, "list")["dead_letters"]
+    by_command = as_json(shop, "show", letter["command"])
     assert by_command["dead_letters"] == [letter]
     assert by_command["execution"]["state"] == "failed"
     assert by_command["execution"]["error"]["dead"] is True
     for identifier in (letter["id"], letter["entry"]):
-        shown = told(shop, "show", identifier)
+        shown = as_json(shop, "show", identifier)
         assert shown["dead_letters"] == by_command["dead_letters"]
         for each in (shown, by_command):
             for record in ("execution", "submission"):
@@ -188,7 +176,7 @@ def test_a_command_is_shown_by_any_of_its_ids(shop: Shop) -> None:
 
 def test_keys_payloads_and_queries_are_shown_on_demand_alone(shop: Shop) -> None:
     die(shop, "key-of-alice")
-    (letter,) = told(shop, "list")["dead_letters"]
+    (letter,) = as_json(shop, "list")["dead_letters"]
     for shown in (
         *(oncegate(shop, "list"), oncegate(shop, "list", "--json"), oncegate(shop, "show", letter["id"])),
         oncegate(shop, "show", letter["id"], "--json"),
@@ -196,7 +184,7 @@ def test_keys_payloads_and_queries_are_shown_on_demand_alone(shop: Shop) -> None
         assert SECRET not in shown
         assert "key-of-alice" not in shown
     assert SECRET in oncegate(shop, "show", letter["id"], "--body")
-    (whole,) = told(shop, "show", letter["id"], "--body")["dead_letters"]
+    (whole,) = as_json(shop, "show", letter["id"], "--body")["dead_letters"]
     assert (whole["key"], json.loads(whole["body"])["name"]) == ("key-of-alice", SECRET)
 
 
@@ -219,10 +207,10 @@ def test_odd_instants_of_entries_are_told_as_not_known(shop: Shop) -> None:
         shop.redis.xadd(shop.dead, letter, id=f"99-{number}")  # type: ignore[arg-type]  # as above; no id of those that wait
     for arguments in (["list"], ["list", "--pending"], ["show", shop.command("k").command], ["show", "1-1"]):
         oncegate(shop, *arguments)
-    told_of = [*told(shop, "list", "--pending")["pending"], *told(shop, "list")["dead_letters"]]
-    assert len(told_of) == 2 * len(ODD_INSTANTS)
-    assert {each["accepted_at"] for each in told_of} == {None}
-    assert {each.get("died_at") for each in told_of} == {None}
+    listed = [*as_json(shop, "list", "--pending")["pending"], *as_json(shop, "list")["dead_letters"]]
+    assert len(listed) == 2 * len(ODD_INSTANTS)
+    assert {each["accepted_at"] for each in listed} == {None}
+    assert {each.get("died_at") for each in listed} == {None}
     for entry in waiting:
         assert isinstance(entry, bytes)
         assert "no such command" in oncegate(shop, "show", entry.decode(), code=1)  # which has no record
@@ -230,32 +218,30 @@ def test_odd_instants_of_entries_are_told_as_not_known(shop: Shop) -> None:
 
 def test_a_dead_letter_that_is_retried_gets_as_many_attempts_as_a_new_command(shop: Shop) -> None:
     shop.submit("k", {"do": "fail"})
-    worker = shop.start(max_attempts=2)
-    shop.done()
-    (letter,) = told(shop, "list")["dead_letters"]
-    said = oncegate(shop, "retry", letter["command"], "--reason", "mended")
+    worker = shop.work(max_attempts=2)
+    (letter,) = as_json(shop, "list")["dead_letters"]
+    printed = oncegate(shop, "retry", letter["command"], "--reason", "mended")
     line = f"oncegate.audit: dead letter {letter['id']} of command {letter['command']}: retried by {OPERATOR}: mended\n"
-    assert line in said
+    assert line in printed
     shop.done()
-    (again,) = told(shop, "list")["dead_letters"]
+    (again,) = as_json(shop, "list")["dead_letters"]
     assert (letter["attempts"], again["attempts"]) == (2, 4)
     assert worker.text().count("failed: ValueError") == 4
 
 
 def test_a_dead_letter_that_is_retried_succeeds_when_its_cause_is_mended(shop: Shop) -> None:
-    gate = shop.folder / "gate"
-    shop.submit("k", {"do": "nothing", "gate": str(gate)}, correlation="trace-1")
+    shop.submit("k", {"do": "nothing", "gate": str(shop.gate)}, correlation="trace-1")
     shop.submit("poison", {"do": "reject"})
     worker = shop.start("pay")  # which does not take such payloads
     shop.done()
     assert worker.stop() == 0
-    gate.touch()
+    shop.gate.touch()
     shop.start("book")
     shown = oncegate(shop, "retry", "--all")
     assert "2 to be processed again." in shown
     shop.done()
     assert (shop.state("k"), shop.effects("k")) == ("succeeded", 1)
-    (letter,) = told(shop, "list")["dead_letters"]
+    (letter,) = as_json(shop, "list")["dead_letters"]
     assert letter["command"] == shop.command("poison").command
 
 
@@ -265,45 +251,42 @@ def test_retry_is_for_the_consumer_that_gave_up_alone(shop: Shop) -> None:
     for group in ("commands", "another"):
         shop.redis.xgroup_create(shop.stream, group, id="0")
     shop.start()
-    shop.start("pay", consumer="another", max_attempts=1)
-    shop.done()
+    shop.work("pay", consumer="another", max_attempts=1)
     shop.done("another")
-    letters = {letter["consumer"]: letter for letter in told(shop, "list")["dead_letters"]}
+    letters = {letter["consumer"]: letter for letter in as_json(shop, "list")["dead_letters"]}
     oncegate(shop, "retry", letters["another"]["id"])
     shop.done("another")
     shop.done()
-    left = told(shop, "list")["dead_letters"]
+    left = as_json(shop, "list")["dead_letters"]
     assert sorted((letter["consumer"], letter["attempts"]) for letter in left) == [("another", 2), ("commands", 1)]
 
 
 def test_what_nobody_would_read_is_not_taken_from_its_letter(shop: Shop) -> None:
     """The consumer has another name by now: its workers would take the entry for another's, and out of the stream."""
     shop.submit("k", {"do": "reject"})
-    worker = shop.start()
-    shop.done()
+    worker = shop.work()
     worker.stop()
     shop.redis.xgroup_create(shop.stream, "renamed", id="0")
     shop.redis.xgroup_destroy(shop.stream, "commands")
-    (letter,) = told(shop, "list")["dead_letters"]
+    (letter,) = as_json(shop, "list")["dead_letters"]
     for identifier in (letter["id"], "--all"):
         assert f"start its worker first): {letter['id']}" in oncegate(shop, "retry", identifier, code=1)
-    shop.start().says("the group commands was made")
+    shop.start().logs("the group commands was made")
     oncegate(shop, "retry", letter["id"])
     shop.done()
-    assert [again["attempts"] for again in told(shop, "list")["dead_letters"]] == [2]
+    assert [again["attempts"] for again in as_json(shop, "list")["dead_letters"]] == [2]
 
 
 def test_what_is_retried_twice_comes_back_once(shop: Shop) -> None:
     die(shop, "k")
-    worker = shop.start()
-    worker.reads()
-    (letter,) = told(shop, "list")["dead_letters"]
+    shop.start().reads()
+    (letter,) = as_json(shop, "list")["dead_letters"]
     oncegate(shop, "retry", letter["id"])
     assert "no dead letter of" in oncegate(shop, "retry", letter["id"], code=1)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "message"),
     [
         (["show", "nonsense"], 2, "an id is that of a command"),
         (["show", "1-1"], 1, "no such command"),
@@ -313,22 +296,21 @@ def test_what_is_retried_twice_comes_back_once(shop: Shop) -> None:
         (["list", "--after", "x"], 2, "--after takes"),
     ],
 )
-def test_what_can_not_be_done_is_said_in_one_line(shop: Shop, arguments: list[str], code: int, said: str) -> None:
-    where = ["--cache", shop.url, "--namespace", shop.namespace]
-    done = CliRunner().invoke(main, ["commands", *arguments, *where], env=PATIENT)
-    assert (done.exit_code, done.stderr.count("\n")) == (code, 1)
-    assert said in done.stderr
+def test_what_can_not_be_done_is_said_in_one_line(shop: Shop, arguments: list[str], code: int, message: str) -> None:
+    done = shop.operate(*arguments)
+    assert (done.returncode, done.stderr.count("\n")) == (code, 1)
+    assert message in done.stderr
 
 
 def test_without_a_redis_there_is_nothing_to_look_at() -> None:
-    for arguments, code, said in (
+    for arguments, code, message in (
         ([], 2, "cache: commands are in the Redis"),
         (["--cache", "redis://127.0.0.1:1/0"], 1, "Redis at 127.0.0.1:1 can't be used"),
         (["--cache", "redis://127.0.0.1:1/0", "--stream", "no/name"], 2, "worker.stream (command line)"),
     ):
-        done = CliRunner().invoke(main, ["commands", "list", *arguments])
-        assert (done.exit_code, done.stderr.count("\n")) == (code, 1), done.stderr
-        assert said in done.stderr
+        done = invoke("commands", "list", *arguments)
+        assert (done.returncode, done.stderr.count("\n")) == (code, 1), done.stderr
+        assert message in done.stderr
 
 
 def test_the_installed_command_does_it_too(shop: Shop) -> None:

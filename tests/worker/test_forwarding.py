@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from oncegate.cache.record import Record
 from testing.ledger import Ledger, Reply
 from testing.servers import free_port
 from tests.worker.shop import Shop
@@ -23,13 +22,6 @@ def service() -> Iterator[Ledger]:
         yield running
 
 
-def processed(shop: Shop, key: str) -> Record:
-    shop.done()
-    record = shop.record(key)
-    assert record is not None
-    return record
-
-
 def test_a_service_gets_the_request_as_it_was_with_its_key(shop: Shop, service: Ledger) -> None:
     key = f"{shop.namespace}-whole"
     shop.submit(
@@ -40,8 +32,8 @@ def test_a_service_gets_the_request_as_it_was_with_its_key(shop: Shop, service: 
         correlation="trace-1",
         traceparent="00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
     )
-    shop.start(forward=service.url, forward_headers={"X-Service-Token": "of the worker"})
-    assert processed(shop, key).state.value == "succeeded"
+    shop.work(forward=service.url, forward_headers={"X-Service-Token": "of the worker"})
+    assert shop.state(key) == "succeeded"
     (request,) = service.arrivals(key)
     assert request.line == "POST /bookings/%7Ea;b=c?x=1&y=%20 HTTP/1.1"
     assert request.body == b'{"amount": 1.0}'
@@ -60,12 +52,11 @@ def test_its_answer_is_the_result(shop: Shop, service: Ledger) -> None:
     key = f"{shop.namespace}-answer"
     service.answer(key, Reply(201, (("x-receipt", "7"), ("set-cookie", "a=b")), b'{"receipt":7}'))
     shop.submit(key)
-    shop.start(forward=service.url)
-    record = processed(shop, key)
-    assert record.response is not None
-    assert (record.response.status, record.response.body) == (201, b'{"receipt":7}')
-    assert (b"x-receipt", b"7") in record.response.headers
-    assert b"set-cookie" not in dict(record.response.headers)
+    shop.work(forward=service.url)
+    response = shop.response(key)
+    assert (response.status, response.body) == (201, b'{"receipt":7}')
+    assert (b"x-receipt", b"7") in response.headers
+    assert b"set-cookie" not in dict(response.headers)
 
 
 def test_headers_that_travelled_reach_the_service_and_the_worker_s_own_win(shop: Shop, service: Ledger) -> None:
@@ -79,8 +70,8 @@ def test_headers_that_travelled_reach_the_service_and_the_worker_s_own_win(shop:
         "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
     }
     shop.submit(key, gzip.compress(b"{}"), headers=tuple(lines.items()), traceparent=lines["traceparent"])
-    shop.start(forward=service.url, forward_headers={"X-Tenant": "the worker's"})
-    assert processed(shop, key).state.value == "succeeded"
+    shop.work(forward=service.url, forward_headers={"X-Tenant": "the worker's"})
+    assert shop.state(key) == "succeeded"
     (request,) = service.arrivals(f'"{key}"')  # as it came
     assert gzip.decompress(request.body) == b"{}"
     for name, value in (lines | {"x-tenant": "the worker's"}).items():
@@ -94,8 +85,8 @@ def test_a_service_gets_the_command_s_aggregate_and_number_from_the_worker_alone
     shop.submit(key, headers=lines, aggregate="caf\xe9/50%\r\n ", sequence=2**63 - 1)
     plain = f"{shop.namespace}-not-numbered"
     shop.submit(plain)
-    shop.start(forward=service.url)
-    assert processed(shop, key).state.value == "succeeded"
+    shop.work(forward=service.url)
+    assert shop.state(key) == "succeeded"
     (request,) = service.arrivals(key)
     assert request.values("oncegate-aggregate") == ["caf%C3%A9/50%25%0D%0A%20"]
     assert request.values("oncegate-sequence") == [str(2**63 - 1)]
@@ -106,8 +97,8 @@ def test_a_service_gets_the_command_s_aggregate_and_number_from_the_worker_alone
 def test_a_key_that_is_no_token_is_quoted(shop: Shop, service: Ledger) -> None:
     key = f'{shop.namespace} "x" \\'
     shop.submit(key)
-    shop.start(forward=service.url)
-    assert processed(shop, key).state.value == "succeeded"
+    shop.work(forward=service.url)
+    assert shop.state(key) == "succeeded"
     assert len(service.arrivals(f'"{shop.namespace} \\"x\\" \\\\"')) == 1
 
 
@@ -116,8 +107,8 @@ def test_an_answer_that_may_be_another_one_later_is_tried_again(shop: Shop, serv
     key = f"{shop.namespace}-{status}"
     service.answer(key, Reply(status), Reply(status), Reply(201))
     shop.submit(key)
-    shop.start(forward=service.url, retry_base=0.01)
-    record = processed(shop, key)
+    shop.work(forward=service.url, retry_base=0.01)
+    record = shop.record(key)
     assert (record.state.value, record.attempt) == ("succeeded", 3)
     assert service.attempts(key) == ["1", "2", "3"]
 
@@ -127,10 +118,8 @@ def test_a_refusal_is_final(shop: Shop, service: Ledger, status: int) -> None:
     key = f"{shop.namespace}-{status}"
     service.answer(key, Reply(status, body=b"no: secret"))
     shop.submit(key)
-    worker = shop.start(forward=service.url)
-    record = processed(shop, key)
-    assert record.response is not None
-    assert (record.state.value, record.response.status) == ("failed", status)
+    worker = shop.work(forward=service.url)
+    assert (shop.state(key), shop.response(key).status) == ("failed", status)
     (letter,) = shop.letters()
     assert (letter["dead.reason"], letter["dead.attempts"]) == ("rejected", "1")
     assert letter["dead.error"] == f"the service refused the command with status {status}"
@@ -146,17 +135,17 @@ def test_a_route_s_table_says_what_a_status_means(shop: Shop, service: Ledger, p
     for key in (done, later):
         shop.submit(key, target=target)
     routes = [{"path": path, "status": {"409": "success", "422": "release"}}]
-    shop.start(forward=service.url, retry_base=0.01, settings={"routes": routes})
-    assert processed(shop, done).state.value == "succeeded"
-    assert processed(shop, later).attempt == 2
+    shop.work(forward=service.url, retry_base=0.01, settings={"routes": routes})
+    assert shop.state(done) == "succeeded"
+    assert shop.record(later).attempt == 2
 
 
 def test_no_service_can_have_attempts_forgotten_by_what_it_asks_to_wait(shop: Shop, service: Ledger) -> None:
     key = f"{shop.namespace}-later"
     service.answer(key, *[Reply(503, (("retry-after", "3600"),))] * 2)
     shop.submit(key)
-    shop.start(forward=service.url, max_attempts=2, settings={"idempotency__ttl": 10})
-    assert processed(shop, key).attempt == 2
+    shop.work(forward=service.url, max_attempts=2, settings={"idempotency__ttl": 10})
+    assert shop.record(key).attempt == 2
     assert [letter["dead.attempts"] for letter in shop.letters()] == ["2"]
 
 
@@ -177,10 +166,9 @@ def test_a_service_that_keeps_failing_gets_a_dead_letter_in_the_end(shop: Shop, 
     key = f"{shop.namespace}-never"
     service.answer(key, Reply(500))
     shop.submit(key)
-    shop.start(forward=service.url, retry_base=0.01, max_attempts=3)
-    record = processed(shop, key)
-    assert record.response is not None
-    assert (record.state.value, record.response.status, record.attempt) == ("failed", 500, 3)
+    shop.work(forward=service.url, retry_base=0.01, max_attempts=3)
+    record, response = shop.record(key), shop.response(key)
+    assert (record.state.value, response.status, record.attempt) == ("failed", 500, 3)
     assert [letter["dead.reason"] for letter in shop.letters()] == ["exhausted"]
 
 
@@ -191,8 +179,8 @@ def test_after_an_answer_that_broke_off_the_service_is_asked_again_with_the_key(
     key = f"{shop.namespace}-{cut}"
     service.answer(key, Reply(cut=cut), Reply(201))
     shop.submit(key)
-    shop.start(forward=service.url, retry_base=0.01)
-    assert processed(shop, key).attempt == 2
+    shop.work(forward=service.url, retry_base=0.01)
+    assert shop.record(key).attempt == 2
     assert service.attempts(key) == ["1", "2"]
 
 
@@ -200,11 +188,11 @@ def test_while_the_service_is_down_commands_wait_and_no_attempt_counts(shop: Sho
     port = free_port()
     shop.submit(f"{shop.namespace}-k")
     worker = shop.start(forward=f"http://127.0.0.1:{port}", retry_base=0.01, retry_cap=0.05, max_attempts=2)
-    worker.says("nothing was begun", times=5)
+    worker.logs("nothing was begun", times=5)
     assert worker.stop() == 0
     assert shop.state(f"{shop.namespace}-k") == "absent"
-    shop.start(forward=service.url)
-    assert processed(shop, f"{shop.namespace}-k").attempt == 1
+    shop.work(forward=service.url)
+    assert shop.record(f"{shop.namespace}-k").attempt == 1
 
 
 def test_a_service_that_does_not_answer_is_cut_off(shop: Shop, service: Ledger) -> None:
@@ -212,8 +200,8 @@ def test_a_service_that_does_not_answer_is_cut_off(shop: Shop, service: Ledger) 
     with service.gate() as gate:
         service.answer(key, Reply(gate=gate), Reply(201))
         shop.submit(key)
-        shop.start(forward=service.url, retry_base=0.01, settings={"idempotency__attempt_timeout": 3})
-        assert processed(shop, key).attempt == 2
+        shop.work(forward=service.url, retry_base=0.01, settings={"idempotency__attempt_timeout": 3})
+        assert shop.record(key).attempt == 2
 
 
 def test_killed_before_its_success_is_recorded_a_service_that_keeps_keys_does_it_once(
@@ -226,10 +214,8 @@ def test_killed_before_its_success_is_recorded_a_service_that_keeps_keys_does_it
     shop.submit(key)
     shop.start(forward=url, dies_at="before-complete").dies()
     assert len(service.arrivals(key)) == 1
-    shop.start(forward=url)
-    record = processed(shop, key)
-    assert record.response is not None
-    assert (record.attempt, record.response.body) == (2, b"first")
+    shop.work(forward=url)
+    assert (shop.record(key).attempt, shop.response(key).body) == (2, b"first")
     assert len(service.arrivals(key)) == 1
 
 
@@ -241,13 +227,10 @@ def test_a_service_that_is_slower_than_its_own_gateway_loses_no_command(shop: Sh
         _, url = shop.serve([], upstream=service.url, settings={"idempotency__response_timeout": 0.2})
         shop.submit(key)
         worker = shop.start(forward=url, retry_base=0.01, retry_cap=0.05, max_attempts=2)
-        worker.says("status 409, in-flight", times=3)
-    record = processed(shop, key)
-    assert record.response is not None
-    assert (record.state.value, record.attempt, record.response.status, record.response.body) == (
-        *("succeeded", 2, 201),
-        b"done",
-    )
+        worker.logs("status 409, in-flight", times=3)
+    shop.done()
+    record, response = shop.record(key), shop.response(key)
+    assert (record.state.value, record.attempt, response.status, response.body) == ("succeeded", 2, 201, b"done")
     assert len(service.arrivals(key)) == 1
     assert shop.letters() == []
 
@@ -256,8 +239,8 @@ PROBLEM = (("content-type", "application/problem+json; charset=utf-8"),)
 
 
 def problem(status: int, code: str, *headers: tuple[str, str], **members: Any) -> Reply:
-    told = {"type": f"https://example.com#{code}", "status": status, "code": code, **members}
-    return Reply(status, (*PROBLEM, *headers), json.dumps(told).encode())
+    body = {"type": f"https://example.com#{code}", "status": status, "code": code, **members}
+    return Reply(status, (*PROBLEM, *headers), json.dumps(body).encode())
 
 
 @pytest.mark.parametrize(
@@ -275,10 +258,9 @@ def test_a_problem_after_which_nothing_was_executed_is_no_attempt(
     shop.submit(key)
     # A route's table is about the service's own answers, not about its gateway's.
     routes = [{"path": "/*", "status": {str(status): "success"}}]
-    shop.start(forward=service.url, retry_base=0.01, max_attempts=1, settings={"routes": routes})
-    record = processed(shop, key)
-    assert record.response is not None
-    assert (record.state.value, record.attempt, record.response.status) == ("succeeded", 1, 201)
+    shop.work(forward=service.url, retry_base=0.01, max_attempts=1, settings={"routes": routes})
+    record, response = shop.record(key), shop.response(key)
+    assert (record.state.value, record.attempt, response.status) == ("succeeded", 1, 201)
 
 
 def test_what_its_gateway_asks_to_wait_is_waited_for(shop: Shop, service: Ledger) -> None:
@@ -286,7 +268,7 @@ def test_what_its_gateway_asks_to_wait_is_waited_for(shop: Shop, service: Ledger
     service.answer(key, problem(409, "in-flight", ("retry-after", "3600"), retryable=True), Reply(201))
     shop.submit(key)
     worker = shop.start(forward=service.url, retry_base=0.001)
-    worker.says("nothing was begun")
+    worker.logs("nothing was begun")
     shop.submit(f"{key}-next")
     shop.becomes(f"{key}-next", "succeeded")
     assert len(service.arrivals(key)) == 1
@@ -296,8 +278,8 @@ def test_another_problem_that_is_retryable_is_tried_again_and_counts(shop: Shop,
     key = f"{shop.namespace}-other"
     service.answer(key, problem(422, "not-yet", retryable=True))
     shop.submit(key)
-    shop.start(forward=service.url, retry_base=0.01, max_attempts=3)
-    assert processed(shop, key).attempt == 3
+    shop.work(forward=service.url, retry_base=0.01, max_attempts=3)
+    assert shop.record(key).attempt == 3
     assert [letter["dead.reason"] for letter in shop.letters()] == ["exhausted"]
 
 
@@ -308,8 +290,8 @@ def test_another_problem_is_refused_like_any_answer_of_its_status(
     key = f"{shop.namespace}-refused"
     service.answer(key, problem(409, "duplicate", **members))
     shop.submit(key)
-    shop.start(forward=service.url)
-    assert processed(shop, key).state.value == "failed"
+    shop.work(forward=service.url)
+    assert shop.state(key) == "failed"
     assert [letter["dead.reason"] for letter in shop.letters()] == ["rejected"]
 
 
@@ -320,16 +302,10 @@ def test_a_success_that_its_gateway_tells_of_without_its_body_is_one(shop: Shop,
     _, url = shop.serve([], upstream=service.url, settings={"idempotency__max_response_body": 1000})
     shop.submit(key)
     shop.start(forward=url, dies_at="before-complete").dies()
-    shop.start(forward=url)
-    record = processed(shop, key)
-    assert record.response is not None
-    assert (record.state.value, record.attempt, record.response.status, record.response.body) == (
-        "succeeded",
-        2,
-        201,
-        None,
-    )
-    assert (b"x-receipt", b"7") in record.response.headers
+    shop.work(forward=url)
+    record, response = shop.record(key), shop.response(key)
+    assert (record.state.value, record.attempt, response.status, response.body) == ("succeeded", 2, 201, None)
+    assert (b"x-receipt", b"7") in response.headers
     assert len(service.arrivals(key)) == 1
 
 
@@ -337,10 +313,9 @@ def test_an_answer_that_is_too_large_is_a_success_without_its_body(shop: Shop, s
     key = f"{shop.namespace}-large"
     service.answer(key, Reply(200, body=b"x" * 300_000))
     shop.submit(key)
-    shop.start(forward=service.url, settings={"idempotency__max_response_body": 1000})
-    record = processed(shop, key)
-    assert record.response is not None
-    assert (record.state.value, record.response.status, record.response.body) == ("succeeded", 200, None)
+    shop.work(forward=service.url, settings={"idempotency__max_response_body": 1000})
+    response = shop.response(key)
+    assert (shop.state(key), response.status, response.body) == ("succeeded", 200, None)
 
 
 def test_a_target_that_would_smuggle_a_request_is_not_sent(shop: Shop, service: Ledger) -> None:
@@ -350,7 +325,6 @@ def test_a_target_that_would_smuggle_a_request_is_not_sent(shop: Shop, service: 
     ):
         fields: Any = shop.command(f"{shop.namespace}-{number}").fields() | change
         shop.redis.xadd(shop.stream, fields)
-    shop.start(forward=service.url)
-    shop.done()
+    shop.work(forward=service.url)
     assert [letter["dead.reason"] for letter in shop.letters()] == ["rejected"] * 3
     assert service.total() == before

@@ -9,9 +9,7 @@ from typing import Any, cast
 import httpx
 import pytest
 
-from oncegate.cache.codec import decode
-from oncegate.cache.record import Record, State
-from oncegate.middleware.rules.key import execution_key, record_key
+from oncegate.cache.record import State
 from testing.waiting import wait_until
 from tests.worker.shop import DEADLINE, Shop
 
@@ -23,22 +21,17 @@ def post(url: str, key: str, **fields: str) -> httpx.Response:
     return httpx.post(url + "/bookings?a=1", content=b'{"n":1}', headers=headers, timeout=DEADLINE)
 
 
-def submission(shop: Shop, key: str) -> Record:
-    """The record of the submission, by the caller without a name."""
-    name = record_key(shop.namespace, key, None)
-    pipe: Any = shop.redis.pipeline()
-    data, left = pipe.get(name).pttl(name).execute()
-    return decode(data, left)
+def until_forgotten(shop: Shop, key: str) -> None:
+    wait_until(lambda: not shop.redis.exists(shop.key(key)), "the submission's time is over")
 
 
 def test_what_was_accepted_and_never_processed_is_processed_the_first_time(shop: Shop) -> None:
     _, url = shop.serve(ROUTES)
     answer = post(url, "k")
     assert answer.status_code == 202
-    assert submission(shop, "k").state is State.SUCCEEDED  # of having been accepted
+    assert shop.submission("k").state is State.SUCCEEDED  # of having been accepted
     assert (shop.state("k"), shop.effects("k")) == ("absent", 0)
-    shop.start()
-    shop.done()
+    shop.work()
     assert (shop.state("k"), shop.effects("k")) == ("succeeded", 1)
     again = post(url, "k")
     assert (again.status_code, again.content) == (202, answer.content)
@@ -51,13 +44,12 @@ def test_an_entry_of_a_year_that_can_not_be_written_is_processed_and_told_of(sho
     """Anybody may have written it. Its submission's record is made by the worker, and shown by the gateway."""
     entry = shop.submit("k", accepted_at_ms=accepted_at_ms)
     _, url = shop.serve(ROUTES)
-    shop.start()
-    shop.done()
+    shop.work()
     with httpx.Client(base_url=f"{url}/_oncegate/", timeout=DEADLINE, verify=False) as operator:
-        told = operator.get(f"commands/{shop.command('k').command}").json()
-        assert (told["status"], told["position"]) == ("succeeded", entry.decode())
+        shown = operator.get(f"commands/{shop.command('k').command}").json()
+        assert (shown["status"], shown["position"]) == ("succeeded", entry.decode())
         assert operator.get("readyz").json()["cache"] == "available"
-    made = submission(shop, "k").response
+    made = shop.submission("k").response
     assert made is not None
     assert 0 < made.completed_at_ms < 253402300800000
 
@@ -80,11 +72,8 @@ def test_what_is_accepted_anew_is_processed_anew(shop: Shop, waits: bool) -> Non
     _, url = shop.serve(ROUTES, settings=short)
     answer = post(url, "k")
     if waits:
-        wait_until(
-            lambda: not shop.redis.exists(record_key(shop.namespace, "k", None)), "the submission's time is over"
-        )
-    shop.start(settings={"idempotency__ttl": 4})
-    shop.done()
+        until_forgotten(shop, "k")
+    shop.work(settings={"idempotency__ttl": 4})
     again = submit_until_anew(url, answer)
     wait_until(lambda: shop.effects("k") == 2, "it is processed again")
     assert again.json()["command"] == answer.json()["command"]
@@ -97,9 +86,9 @@ def test_what_is_accepted_anew_is_processed_anew(shop: Shop, waits: bool) -> Non
 def test_a_submission_that_ended_before_its_execution_is_answered_as_it_was(shop: Shop) -> None:
     _, url = shop.serve(ROUTES, settings={"idempotency__ttl": 1})
     answer = post(url, "k")
-    wait_until(lambda: not shop.redis.exists(record_key(shop.namespace, "k", None)), "the submission's time is over")
-    shop.start()
-    shop.done()
+    until_forgotten(shop, "k")
+    shop.work()
+    assert shop.submission("k").submission
     again = post(url, "k")
     kept = ("location", "content-type", "content-length")
     assert (again.status_code, again.content) == (202, answer.content)
@@ -110,21 +99,16 @@ def test_a_submission_that_ended_before_its_execution_is_answered_as_it_was(shop
 def test_a_success_stays_one_for_as_long_as_its_submission_is_answered(shop: Shop) -> None:
     _, url = shop.serve(ROUTES, settings={"idempotency__ttl": 600})
     answer = post(url, "k")
-    shop.start(settings={"idempotency__ttl": 2})
-    shop.done()
-    name = record_key(shop.namespace, "k", None)
-    lives, of_execution = shop.redis.pttl(name), shop.redis.pttl(execution_key(name, "commands"))
-    assert 590_000 < of_execution < lives
+    shop.work(settings={"idempotency__ttl": 2})
+    assert 590_000 < shop.redis.pttl(shop.place("k")) < shop.redis.pttl(shop.key("k"))
     assert httpx.get(url + answer.headers["location"], timeout=DEADLINE).json()["status"] == "succeeded"
 
 
 def test_a_dead_letter_s_submission_is_kept_for_as_long_as_its_execution(shop: Shop) -> None:
     _, url = shop.serve(ROUTES, settings={"idempotency__ttl": 2})
     httpx.post(url + "/bookings", content=b'{"do":"reject"}', headers={"idempotency-key": "k"}, timeout=DEADLINE)
-    shop.start(settings={"idempotency__ttl": 600})
-    shop.done()
-    name = record_key(shop.namespace, "k", None)
-    assert 590_000 < shop.redis.pttl(execution_key(name, "commands")) < shop.redis.pttl(name)
+    shop.work(settings={"idempotency__ttl": 600})
+    assert 590_000 < shop.redis.pttl(shop.place("k")) < shop.redis.pttl(shop.key("k"))
 
 
 def test_a_gateway_killed_between_append_and_record_leaves_two_copies_and_one_effect(shop: Shop) -> None:
@@ -132,27 +116,22 @@ def test_a_gateway_killed_between_append_and_record_leaves_two_copies_and_one_ef
     with pytest.raises(httpx.TransportError):
         post(url, "k")
     mortal.dies()
-    assert submission(shop, "k").state is State.IN_FLIGHT
+    assert shop.submission("k").state is State.IN_FLIGHT
     _, url = shop.serve(ROUTES)
     answer: httpx.Response = wait_until(
         lambda: post(url, "k").is_success and post(url, "k"), "the caller's retry is accepted"
     )
     assert answer.status_code == 202
     assert shop.redis.xlen(shop.stream) == 2
-    shop.start()
-    shop.done()
+    shop.work()
     assert shop.effects("k") == 1
 
 
 def test_a_handler_gets_what_the_request_brought(shop: Shop) -> None:
     _, url = shop.serve(ROUTES)
     post(url, "k", **{"x-correlation-id": "trace-1"})
-    shop.start("tell")
-    shop.done()
-    record = shop.record("k")
-    assert record is not None
-    assert record.response is not None
-    assert record.response.body == b'["POST","/bookings?a=1","application/json","trace-1","k",1,{"n":1}]'
+    shop.work("return_context")
+    assert shop.response("k").body == b'["POST","/bookings?a=1","application/json","trace-1","k",1,{"n":1}]'
 
 
 def test_what_makes_a_body_readable_and_what_was_named_travels_with_a_command(shop: Shop) -> None:
@@ -171,21 +150,19 @@ def test_what_makes_a_body_readable_and_what_was_named_travels_with_a_command(sh
     assert answer.status_code == 202
     ((_, fields),) = cast(Any, shop.redis.xrange(shop.stream))
     assert b"secret" not in b" ".join(fields.values())
-    shop.start("tell_of_its_request")
-    shop.done()
+    shop.work("return_request")
     command = answer.json()["command"]
-    told = httpx.get(url + answer.headers["location"], headers=headers, timeout=DEADLINE).json()["result"]["body"]
+    result = httpx.get(url + answer.headers["location"], headers=headers, timeout=DEADLINE).json()["result"]["body"]
     names = ("idempotency-key", "content-type", "content-encoding", "content-language", "x-user")
-    assert sorted(told[0]) == sorted([name, headers[name]] for name in names)
-    assert told[1:] == ["/bookings", command.partition(":")[2], '{"n":1}']
+    assert sorted(result[0]) == sorted([name, headers[name]] for name in names)
+    assert result[1:] == ["/bookings", command.partition(":")[2], '{"n":1}']
 
 
 def test_an_encoded_body_is_not_taken_for_what_it_is_labelled_as(shop: Shop) -> None:
     _, url = shop.serve(ROUTES)
     headers = {"idempotency-key": "k", "content-type": "application/json", "content-encoding": "gzip"}
     httpx.post(url + "/bookings", content=gzip.compress(b'{"n":1}'), headers=headers, timeout=DEADLINE)
-    shop.start()
-    shop.done()
+    shop.work()
     (letter,) = shop.letters()
     assert (letter["dead.reason"], shop.effects("k")) == ("rejected", 0)
     assert "encoded (gzip)" in letter["dead.error"]
@@ -194,8 +171,7 @@ def test_an_encoded_body_is_not_taken_for_what_it_is_labelled_as(shop: Shop) -> 
 def test_a_worker_that_forwards_to_the_gateway_that_accepted_loses_nothing(shop: Shop) -> None:
     _, url = shop.serve(ROUTES)
     assert post(url, "k").status_code == 202
-    shop.start(forward=url)
-    shop.done()
+    shop.work(forward=url)
     assert shop.state("k") == "failed"
     (letter,) = shop.letters()
     assert "not the service behind it" in " ".join(letter.values())

@@ -18,12 +18,11 @@ def heads(worker: WorkerProcess) -> set[str]:
 
 def test_ids_of_a_command_that_fails_and_is_given_up(shop: Shop) -> None:
     entry = shop.submit("k", {"do": "fail"}, correlation="c-17").decode()
-    worker = shop.start(max_attempts=2)
-    shop.done()
+    worker = shop.work(max_attempts=2)
     (letter,) = shop.letters()
     record = shop.command("k").command
     assert (letter["command"], letter["dead.entry"], letter["correlation"]) == (record, entry, "c-17")
-    worker.says("becomes a dead letter after 2 attempts")
+    worker.logs("becomes a dead letter after 2 attempts")
     assert heads(worker) == {f"record {record}, message {entry}, correlation c-17"}
 
 
@@ -32,8 +31,8 @@ def test_ids_of_a_command_whose_result_and_outcome_can_not_be_kept(own_shop: Sho
     worker = own_shop.start(settings={"cache_timeout": 0.3, **LASTING})
     wait_until(lambda: waiting(own_shop) == 1, "it is executed")
     own_redis.stop()
-    (own_shop.folder / "gate").touch()
-    worker.says("the outcome is not recorded yet").says("the result can't be stored")
+    own_shop.gate.touch()
+    worker.logs("the outcome is not recorded yet").logs("the result can't be stored")
     own_redis.start()
     own_shop.done()
     record = own_shop.command("k").command

@@ -5,7 +5,6 @@ from time import time
 
 from sqlalchemy import Engine, MetaData, NullPool, create_engine, text
 
-from oncegate.middleware.rules.key import execution_key, record_key
 from oncegate.sql import Inbox
 from tests.worker.shop import Shop, WorkerProcess
 
@@ -32,11 +31,8 @@ def test_a_command_whose_record_is_lost_is_not_executed_again(shop: Shop, tmp_pa
     for _ in range(2):
         shop.submit("order-7", {"amount": 5})
         shop.done()
-        record = shop.record("order-7")
-        assert record is not None
-        assert record.response is not None
-        results.append(record.response.body)
-        shop.redis.delete(execution_key(record_key(shop.namespace, "order-7", None), "commands"))
+        results.append(shop.response("order-7").body)
+        shop.redis.delete(shop.place("order-7"))
     assert results == [b'{"paid":5,"key":"order-7"}'] * 2
     with engine.begin() as connection:
         assert connection.scalar(text("SELECT balance FROM account")) == 5
@@ -51,8 +47,8 @@ def test_a_worker_may_have_its_inbox_forget(shop: Shop, tmp_path: Path) -> None:
     shop.done()
     with engine.begin() as connection:
         connection.execute(text("UPDATE oncegate_inbox SET received_at = datetime(received_at, '-8 days')"))
-    worker.says("has forgotten 1 messages")
-    shop.redis.delete(execution_key(record_key(shop.namespace, "order-7", None), "commands"))
+    worker.logs("has forgotten 1 messages")
+    shop.redis.delete(shop.place("order-7"))
     shop.submit("order-7", {"amount": 5}, accepted_at_ms=int((time() - 8 * 86400) * 1000))
     shop.done()
     assert [(letter["dead.error_type"], letter["dead.attempts"]) for letter in shop.letters()] == [("Forgotten", "1")]

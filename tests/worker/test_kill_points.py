@@ -6,19 +6,16 @@ effect are the handler's own. Nothing in the product knows of them.
 Rules of docs/contract.md: R8.15, R8.17, R8.19, R8.20, R8.21.
 """
 
-from typing import Any
-
 from testing.servers import RedisServer
 from testing.waiting import wait_until
-from tests.worker.shop import LASTING, Shop
+from tests.worker.shop import LASTING, Shop, at_gate, waiting
 
 
 def test_killed_before_its_claim_a_command_is_redelivered(shop: Shop) -> None:
     shop.submit("k")
     shop.start(dies_at="before-claim").dies()
     assert shop.state("k") == "absent"
-    shop.start()
-    shop.done()
+    shop.work()
     assert (shop.state("k"), shop.effects("k")) == ("succeeded", 1)
 
 
@@ -28,10 +25,9 @@ def test_killed_after_its_claim_a_command_is_in_flight_until_the_lease_lapses(sh
     assert (shop.state("k"), shop.effects("k")) == ("in-flight", 0)
     shop.submit("k")  # a copy, which nobody holds: what keeps it from being executed is the lease alone
     second = shop.start(settings=LASTING)
-    second.says(": in-flight")
+    second.logs(": in-flight")
     shop.done()
     record = shop.record("k")
-    assert record is not None
     assert (record.state.value, record.attempt, shop.effects("k")) == ("succeeded", 2, 1)
 
 
@@ -40,60 +36,48 @@ def test_killed_after_the_effect_a_command_has_it_twice(shop: Shop) -> None:
     shop.submit("k", {"do": "die-after"})
     shop.start().dies()
     assert shop.effects("k") == 1
-    shop.start()
-    shop.done()
+    shop.work()
     assert (shop.state("k"), shop.effects("k")) == ("succeeded", 2)
 
 
 def test_killed_after_the_effect_a_handler_that_checks_first_has_it_once(shop: Shop) -> None:
     shop.submit("k", {"do": "die-after"})
     shop.start("book_once").dies()
-    shop.start("book_once")
-    shop.done()
-    record = shop.record("k")
-    assert record is not None
-    assert record.response is not None
-    assert (record.attempt, record.response.body, shop.effects("k")) == (2, b'"booked before"', 1)
+    shop.work("book_once")
+    assert (shop.record("k").attempt, shop.response("k").body, shop.effects("k")) == (2, b'"booked before"', 1)
 
 
 def test_killed_after_its_success_was_recorded_a_command_is_skipped(shop: Shop) -> None:
     shop.submit("k")
     shop.start(dies_at="after-complete").dies()
     assert (shop.state("k"), shop.effects("k"), shop.pending()) == ("succeeded", 1, 1)
-    shop.start()
-    shop.done()
-    record = shop.record("k")
-    assert record is not None
-    assert (record.attempt, shop.effects("k")) == (1, 1)
+    shop.work()
+    assert (shop.record("k").attempt, shop.effects("k")) == (1, 1)
 
 
 def test_two_workers_get_a_command_at_once_and_one_executes_it(shop: Shop) -> None:
-    gate = shop.folder / "gate"
-    waiting: dict[str, Any] = {"do": "wait", "gate": str(gate)}
-    shop.submit("k", waiting)
-    shop.submit("k", waiting)
+    for _ in range(2):
+        shop.submit("k", at_gate(shop))
     workers = [shop.start(concurrency=1, settings=LASTING) for _ in range(2)]
     wait_until(lambda: any(": in-flight" in worker.text() for worker in workers), "one sees it in flight")
-    wait_until(lambda: list(shop.folder.glob("gate.*")), "the other one executes it")
-    assert len(list(shop.folder.glob("gate.*"))) == 1
-    gate.touch()
+    wait_until(lambda: waiting(shop), "the other one executes it")
+    assert waiting(shop) == 1
+    shop.gate.touch()
     shop.done()
     assert shop.effects("k") == 1
 
 
 def test_a_worker_that_lost_its_lease_can_not_record_its_success(shop: Shop) -> None:
     """Stopped for longer than its lease, while another worker took the command over; then it goes on."""
-    gate = shop.folder / "gate"
-    shop.submit("k", {"do": "wait", "gate": str(gate)})
+    shop.submit("k", at_gate(shop))
     first = shop.start().reads()
     wait_until(lambda: (shop.folder / f"gate.{first.pid}").exists(), "the first worker executes it")
     first.stall()
-    gate.touch()
-    shop.start()
-    shop.done()
+    shop.gate.touch()
+    shop.work()
     done = shop.record("k")
     first.signal(18)  # SIGCONT
-    first.says("was taken over or resolved; its outcome is not recorded")
+    first.logs("was taken over or resolved; its outcome is not recorded")
     assert shop.effects("k") == 2  # the first one's too: it was under way, and nothing can call it back
     assert shop.record("k") == done
     shop.submit("next")  # and the first one works on
@@ -103,8 +87,7 @@ def test_a_worker_that_lost_its_lease_can_not_record_its_success(shop: Shop) -> 
 
 def test_republished_under_a_new_id_a_command_is_skipped(shop: Shop) -> None:
     shop.submit("k")
-    shop.start()
-    shop.done()
+    shop.work()
     again = shop.submit("k")
     shop.done()
     assert shop.effects("k") == 1
@@ -114,8 +97,7 @@ def test_republished_under_a_new_id_a_command_is_skipped(shop: Shop) -> None:
 
 def test_another_payload_under_the_same_key_becomes_a_dead_letter(shop: Shop) -> None:
     shop.submit("k", {"amount": 1})
-    shop.start()
-    shop.done()
+    shop.work()
     shop.submit("k", {"amount": 2})
     shop.submit("next")
     shop.done()
@@ -128,14 +110,10 @@ def test_a_handler_that_always_fails_ends_in_a_dead_letter_and_holds_up_nobody(s
     shop.submit("poison", {"do": "fail", "name": "Alice"})
     shop.submit("next")
     # one at a time, with long pauses between: whoever waits here would be seen to
-    worker = shop.start(concurrency=1, max_attempts=4, retry_base=0.4)
-    shop.done()
+    worker = shop.work(concurrency=1, max_attempts=4, retry_base=0.4)
     (letter,) = shop.letters()
-    record, behind = shop.record("poison"), shop.record("next")
-    assert record is not None
-    assert behind is not None
-    assert behind.response is not None
-    assert behind.response.completed_at_ms < int(letter["dead.at"]), "it has waited for the other one's end"
+    record = shop.record("poison")
+    assert shop.response("next").completed_at_ms < int(letter["dead.at"]), "it has waited for the other one's end"
     assert (record.state.value, record.attempt, shop.effects("poison")) == ("failed", 4, 0)
     assert (letter["dead.reason"], letter["dead.attempts"]) == ("exhausted", "4")
     assert (letter["dead.error_type"], letter["dead.error"]) == ("ValueError", "could not book for Alice")
@@ -147,8 +125,7 @@ def test_a_command_that_kills_its_workers_becomes_a_dead_letter(shop: Shop) -> N
     for _ in range(2):
         shop.start(max_attempts=2).dies()
     shop.submit("next")
-    shop.start(max_attempts=2)
-    shop.done()
+    shop.work(max_attempts=2)
     (letter,) = shop.letters()
     assert (letter["key"], letter["dead.reason"], letter["dead.attempts"]) == ("poison", "exhausted", "2")
     assert letter["dead.error"] == "Every attempt ended without an outcome, as when its process dies."
@@ -159,29 +136,25 @@ def test_redis_away_at_the_begin_is_no_attempt(own_shop: Shop, own_redis: RedisS
     worker = own_shop.start().reads()
     wait_until(lambda: own_shop.redis.exists(own_shop.stream), "its group is there")
     own_redis.stop()
-    worker.says("the stream can't be read")
+    worker.logs("the stream can't be read")
     own_redis.start()
     own_shop.submit("k")
     own_shop.done()
-    record = own_shop.record("k")
-    assert record is not None
-    assert (record.attempt, own_shop.effects("k")) == (1, 1)
+    assert (own_shop.record("k").attempt, own_shop.effects("k")) == (1, 1)
     assert worker.text().count("the stream can't be read") <= 2  # one line for the outage, not one for each try
 
 
 def test_redis_away_at_the_end_the_success_is_recorded_when_it_is_back(own_shop: Shop, own_redis: RedisServer) -> None:
-    gate = own_shop.folder / "gate"
-    own_shop.submit("k", {"do": "wait", "gate": str(gate)})
+    own_shop.submit("k", at_gate(own_shop))
     worker = own_shop.start().reads()
     wait_until(lambda: (own_shop.folder / f"gate.{worker.pid}").exists(), "it is executed")
     own_redis.stop()
-    gate.touch()
+    own_shop.gate.touch()
     wait_until(lambda: own_shop.effects("k"), "it has its effect")
-    worker.says("the outcome is not recorded yet")
+    worker.logs("the outcome is not recorded yet")
     own_redis.start()
     own_shop.done()
     record = own_shop.record("k")
-    assert record is not None
     assert (record.state.value, record.attempt, own_shop.effects("k")) == ("succeeded", 1, 1)
 
 
@@ -190,11 +163,9 @@ def test_a_stream_that_is_read_again_from_the_start_repeats_nothing(shop: Shop) 
     for key in keys:
         shop.submit(key)
     shop.redis.xgroup_create(shop.stream, "another", id="0")  # it reads nothing: all entries stay
-    worker = shop.start()
-    shop.done()
+    worker = shop.work()
     assert worker.stop() == 0
     shop.redis.xgroup_setid(shop.stream, "commands", "0")
-    shop.start()
-    shop.done()
+    shop.work()
     assert sorted(shop.effect_lines()) == sorted(f"{key} 1 {worker.pid}" for key in keys)
     assert not shop.letters()

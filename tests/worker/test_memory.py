@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 from redis.exceptions import OutOfMemoryError
 
-from oncegate.app.cli.findings import look
+from oncegate.app.cli.findings import examine
 from oncegate.app.settings.gateway import GatewaySettings
 from oncegate.middleware.rules.settings import Route
 from testing.servers import RedisServer
@@ -23,8 +23,8 @@ PADDING = "x" * 10_000
 
 
 def used(shop: Shop) -> int:
-    told: Any = shop.redis.info("memory")
-    return int(told["used_memory"])
+    info: Any = shop.redis.info("memory")
+    return int(info["used_memory"])
 
 
 def limit(own_redis: RedisServer, most: int) -> None:
@@ -42,12 +42,10 @@ def fill(shop: Shop) -> list[str]:
 
 
 def check(url: str, namespace: str) -> list[str]:
-    """What ``oncegate check`` says of the stream."""
+    """What ``oncegate check`` finds about the stream."""
     routes = tuple(map(Route.model_validate, ROUTES))
-    told = asyncio.run(
-        look(GatewaySettings(upstream="http://localhost", cache=url, namespace=namespace, routes=routes))
-    )
-    return [line for advice, stands in told for line in (*advice, stands)]
+    settings = GatewaySettings(upstream="http://127.0.0.1:1", cache=url, namespace=namespace, routes=routes)
+    return [each.text for each in asyncio.run(examine(settings, None)) if each.area == "stream"]
 
 
 def submit(client: httpx.Client, key: str, payload: dict[str, Any]) -> httpx.Response:
@@ -70,12 +68,11 @@ def test_what_was_accepted_before_redis_was_full_is_executed(own_shop: Shop, own
         assert "needed to execute" in refused["detail"]
         assert own_shop.redis.xlen(own_shop.stream) == len(accepted) > 20, "nothing was appended"
         filling = fill(own_shop)
-        told = "\n".join(check(own_redis.url, own_shop.namespace))
-        assert "submissions are refused from" in told
-        assert "are kept for what was accepted, so submissions are refused" in told
+        findings = "\n".join(check(own_redis.url, own_shop.namespace))
+        assert "submissions are refused from" in findings
+        assert "are kept for what was accepted, so submissions are refused" in findings
         assert submit(client, "k-late", {}).status_code == 503
-        own_shop.start(concurrency=4)
-        own_shop.done()
+        own_shop.work(concurrency=4)
         assert [key for key, do in accepted if own_shop.effects(key) != (do == "book")] == []
         letters = own_shop.letters()
         assert sorted(letter["key"] for letter in letters) == sorted(key for key, do in accepted if do == "reject")

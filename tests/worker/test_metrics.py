@@ -69,7 +69,7 @@ def test_what_a_worker_executes_and_what_waits_for_the_cache(own_shop: Shop, own
     assert values(port, "oncegate_executions_in_flight", "consumer") == {"commands": 1}
     assert values(port, "oncegate_execution_outcomes_waiting") == {}
     own_redis.stop()
-    (own_shop.folder / "gate").touch()
+    own_shop.gate.touch()
     wait_until(lambda: values(port, "oncegate_execution_outcomes_waiting") == {"": 1}, "its outcome waits")
     assert json.loads(fetch(port, "/healthz")[2]) == {"status": "up"}
     own_redis.start()

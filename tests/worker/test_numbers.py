@@ -5,52 +5,41 @@ Rules of docs/contract.md: R8.29.
 
 import json
 from dataclasses import replace
-from pathlib import Path
+from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from oncegate.app.cli.main import main
 from oncegate.cache.redis.streams.stream import Command, NotACommand
-from tests.worker.shop import Shop
+from tests.worker.shop import Shop, at_gate
 
 
-def result(shop: Shop, key: str) -> list[object]:
-    record = shop.record(key)
-    assert record is not None
-    assert record.response is not None
-    found: list[object] = json.loads(record.response.body or b"null")
-    return found
+def result(shop: Shop, key: str) -> Any:
+    return json.loads(shop.response(key).body or b"null")
 
 
 def test_a_handler_and_its_inbox_know_aggregate_and_number_and_a_letter_that_is_driven_again_keeps_them(
     shop: Shop,
 ) -> None:
-    gate = shop.folder / "gate"
     shop.submit("plain")
-    shop.submit("numbered", {"do": "reject", "gate": str(gate)}, aggregate="caf\xe9 ", sequence=2**63 - 1)
-    shop.start("tell_of_its_number")
-    shop.done()
+    shop.submit("numbered", {"do": "reject", "gate": str(shop.gate)}, aggregate="caf\xe9 ", sequence=2**63 - 1)
+    shop.work("return_number")
     assert result(shop, "plain") == ["", None, "", None]
     assert shop.state("numbered") == "failed"
     assert_operators_see(shop, "caf\xe9 ", 2**63 - 1)
-    Path(gate).touch()
-    retry = ["commands", "retry", "--all", "--cache", shop.url, "--namespace", shop.namespace]
-    assert CliRunner().invoke(main, retry, env={"ONCEGATE_CACHE_TIMEOUT": "10"}).exit_code == 0
+    shop.gate.touch()
+    assert shop.operate("retry", "--all").returncode == 0
     shop.becomes("numbered", "succeeded")
     assert result(shop, "numbered") == ["caf\xe9 ", 2**63 - 1] * 2
     shop.done()
-    told = json.loads(shop.submission_body("numbered"))
-    assert told["sequence"] == 2**63 - 1, "a submission that is written anew has it, too"
+    accepted = shop.submission("numbered").response
+    assert accepted
+    assert json.loads(accepted.body or b"")["sequence"] == 2**63 - 1, "a submission that is written anew has it, too"
 
 
 def commands(shop: Shop, *arguments: str) -> str:
-    where = ["--cache", shop.url, "--namespace", shop.namespace]
-    done = CliRunner().invoke(
-        main, ["commands", *arguments, *where], env={"ONCEGATE_CACHE_TIMEOUT": "10", "COLUMNS": "250"}
-    )
-    assert done.exit_code == 0, done.output
-    return done.output
+    done = shop.operate(*arguments, COLUMNS="250")
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def assert_operators_see(shop: Shop, aggregate: str, sequence: int) -> None:
@@ -64,14 +53,13 @@ def assert_operators_see(shop: Shop, aggregate: str, sequence: int) -> None:
 
 
 def test_operators_see_the_numbers_of_commands_that_wait(shop: Shop) -> None:
-    gate = shop.folder / "gate"
-    shop.submit("k", {"do": "wait", "gate": str(gate)}, aggregate="7", sequence=3)
+    shop.submit("k", at_gate(shop), aggregate="7", sequence=3)
     shop.start()
     shop.becomes("k", "in-flight")
     (held,) = json.loads(commands(shop, "list", "--pending", "--json"))["pending"]
     assert (held["aggregate"], held["sequence"]) == ("7", 3)
     assert "7 #3" in commands(shop, "list", "--pending")
-    gate.touch()
+    shop.gate.touch()
     shop.done()
     assert "aggregate" not in commands(shop, "list", "--pending")
 

@@ -11,10 +11,9 @@ from sqlalchemy import NullPool, create_engine, text
 from sqlalchemy.orm import Session, sessionmaker
 
 from oncegate import Action, Delivery, Subscription
-from oncegate.middleware.rules.key import execution_key
 from oncegate.sql import Inbox
 from oncegate.sql.inbox.create import create
-from oncegate.sql.order.waiting import Operated
+from oncegate.sql.order.waiting import OrderTables
 from testing.servers import free_port
 from testing.waiting import wait_until
 from tests.worker.shop import Shop
@@ -40,7 +39,7 @@ def test_it_runs_what_is_parked_and_records_that(shop: Shop, tmp_path: Path) -> 
         return (await subscription.execute(delivery, book, {"amount": 5})).action
 
     assert asyncio.run(park()) is Action.ACKNOWLEDGE
-    Operated(None).skip(url, "ledger", "account-7", 1)
+    OrderTables(None).skip(url, "ledger", "account-7", 1)
     port = free_port()
     start(shop, tmp_path, "tests.worker.ordering:book", worker__metrics_port=port)
 
@@ -54,8 +53,7 @@ def test_it_runs_what_is_parked_and_records_that(shop: Shop, tmp_path: Path) -> 
     assert shop.state("order-4") == "absent"
     shop.submit("order-3", {"amount": 1}, aggregate="account-7", sequence=3)
     shop.becomes("order-4", "succeeded")
-    key = shop._key("order-4")
-    left = [shop.redis.pttl(each) for each in (execution_key(key, "commands"), key)]
+    left = [shop.redis.pttl(each) for each in (shop.place("order-4"), shop.key("order-4"))]
     assert 0 < left[0] < left[1], "it ends with its submission's"
     counted = values(port, "oncegate_inbox_deliveries_total", "decision")
     assert (counted["early"], counted["first"]) == (1, 3), "its inbox is on the worker's page"

@@ -4,11 +4,11 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from oncegate.app.cli.main import main
 from oncegate.cache.redis.streams.client import StreamClient
-from tests.worker.shop import DEADLINE, Shop
+from testing.command_line import invoke
+from testing.waiting import until
+from tests.worker.shop import Shop
 
 
 @pytest.mark.parametrize("kind", ["cluster", "sentinel"])
@@ -20,27 +20,20 @@ async def test_a_worker_and_an_operator_work_wherever_the_records_are(
     shop.url = group.url
     client = StreamClient(group.url, timeout=5)
 
-    async def dead(count: int) -> None:
-        async with asyncio.timeout(DEADLINE):
-            while (  # noqa: ASYNC110  # another process is waited for
-                await client.run("XLEN", shop.dead) != count
-                or (await client.run("XPENDING", shop.stream, "commands"))[0]
-            ):
-                await asyncio.sleep(0.02)
+    async def one_is_dead() -> bool:
+        dead = await client.run("XLEN", shop.dead) == 1
+        return dead and not (await client.run("XPENDING", shop.stream, "commands"))[0]
 
     try:
         for key, payload in (("good", {}), ("bad", {"do": "reject"})):
             fields = [part for pair in shop.command(key, payload).fields().items() for part in pair]
             await client.run("XADD", shop.stream, "*", *fields)
         worker = shop.start(settings={"cache_timeout": 0.5})
-        await dead(1)
+        await until(one_is_dead)
         assert (shop.effects("good"), shop.effects("bad")) == (1, 0)
-        arguments = ["--cache", group.url, "--namespace", shop.namespace]
-        patient = {"ONCEGATE_CACHE_TIMEOUT": "10"}  # a machine may stand still for a while
-        retry = ["commands", "retry", "--all", *arguments]
-        retried = await asyncio.to_thread(CliRunner().invoke, main, retry, env=patient)
-        assert "1 to be processed again." in retried.output
-        await dead(1)
+        retried = await asyncio.to_thread(shop.operate, "retry", "--all")
+        assert "1 to be processed again." in retried.stdout
+        await until(one_is_dead)
         assert await asyncio.to_thread(worker.stop) == 0
     finally:
         shop.close()
@@ -54,11 +47,11 @@ def test_a_redis_that_is_not_there_is_waited_for_wherever_it_is_to_be(
     shop = Shop(redis_url, tmp_path)
     shop.url = f"{scheme}://127.0.0.1:1" + ("/mymaster" if scheme == "redis+sentinel" else "")
     try:
-        worker = shop.start().says("the stream can't be read")
+        worker = shop.start().logs("the stream can't be read")
         assert worker.stop() == 0
         assert worker.text().count("the stream can't be read") == 1
     finally:
         shop.close()
-    done = CliRunner().invoke(main, ["commands", "list", "--cache", shop.url])
-    assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
+    done = invoke("commands", "list", "--cache", shop.url)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert "Redis at 127.0.0.1:1 can't be used" in done.stderr or "no Sentinel" in done.stderr

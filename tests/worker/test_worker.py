@@ -21,51 +21,42 @@ from tests.worker.shop import LASTING, Shop, at_gate, waiting
 def test_a_result_and_an_error_are_in_the_record(shop: Shop) -> None:
     shop.submit("good")
     shop.submit("bad", {"do": "reject"})
-    shop.start()
-    shop.done()
-    good, bad = shop.record("good"), shop.record("bad")
-    assert good is not None
-    assert good.response is not None
-    assert (good.response.status, good.response.body) == (200, b'{"booked":"good","attempt":1}')
-    assert bad is not None
-    assert bad.response is not None
-    assert bad.response.body == b'{"type":"NotRetryable","message":"no such account","dead":true}'
+    shop.work()
+    good = shop.response("good")
+    assert (good.status, good.body) == (200, b'{"booked":"good","attempt":1}')
+    assert shop.response("bad").body == b'{"type":"NotRetryable","message":"no such account","dead":true}'
 
 
 def test_a_command_that_failed_is_tried_again_and_succeeds(shop: Shop) -> None:
     shop.submit("k", {"do": "fail-once"})
-    shop.start()
-    shop.done()
+    shop.work()
     record = shop.record("k")
-    assert record is not None
     assert (record.state.value, record.attempt, shop.effects("k")) == ("succeeded", 2, 1)
 
 
 def test_a_payload_that_does_not_fit_the_model_is_never_tried_again(shop: Shop) -> None:
     shop.submit("k", {"amount": "a lot"})
     shop.submit("next", {"amount": 5})
-    shop.start("pay")
-    shop.done()
+    shop.work("pay")
     (letter,) = shop.letters()
     assert (letter["key"], letter["dead.reason"], letter["dead.attempts"]) == ("k", "rejected", "1")
     assert (shop.effects("k"), shop.effects("next")) == (0, 1)
 
 
 def test_what_was_not_begun_is_tried_again_and_does_not_count(shop: Shop) -> None:
-    shop.submit("k", {"do": "nothing", "gate": str(shop.folder / "gate")})
+    shop.submit("k", {"do": "nothing", "gate": str(shop.gate)})
     worker = shop.start(max_attempts=2, retry_base=0.01)
-    worker.says("nothing was begun", times=4)
-    (shop.folder / "gate").touch()
+    worker.logs("nothing was begun", times=4)
+    shop.gate.touch()
     shop.done()
     record = shop.record("k")
-    assert record is not None
     assert (record.state.value, record.attempt) == ("succeeded", 1)
     assert "the shop is closed" not in worker.text()  # a handler's words may repeat what the command holds
 
 
 def test_each_consumer_of_a_stream_processes_every_command(shop: Shop) -> None:
-    accounting = shop.start(consumer="accounting").says("the group accounting was made")
-    shop.start().says("the group commands was made")
+    accounting = shop.start(consumer="accounting").logs("the group accounting was made")
+    shop.start().logs("the group commands was made")
     shop.submit("k")
     shop.done()
     shop.done("accounting")
@@ -76,18 +67,15 @@ def test_each_consumer_of_a_stream_processes_every_command(shop: Shop) -> None:
 def test_an_async_handler_that_cancels_itself_takes_no_runner_along(shop: Shop) -> None:
     shop.submit("k", {"do": "cancel-once"})
     shop.submit("next")
-    shop.start("book_async", concurrency=1)
-    shop.done()
+    shop.work("book_async", concurrency=1)
     record = shop.record("k")
-    assert record is not None
     assert (record.state.value, record.attempt, shop.effects("next")) == ("succeeded", 2, 1)
 
 
 def test_an_async_handler_that_never_ends_is_cut_and_counts_as_an_attempt(shop: Shop) -> None:
     shop.submit("k", {"do": "hang"})
     shop.submit("next")
-    shop.start("book_async", concurrency=1, max_attempts=2, settings={"idempotency__attempt_timeout": 0.3})
-    shop.done()
+    shop.work("book_async", concurrency=1, max_attempts=2, settings={"idempotency__attempt_timeout": 0.3})
     (letter,) = shop.letters()
     assert (letter["dead.reason"], letter["dead.attempts"], shop.effects("k")) == ("exhausted", "2", 2)
     assert shop.effects("next") == 1
@@ -96,11 +84,10 @@ def test_an_async_handler_that_never_ends_is_cut_and_counts_as_an_attempt(shop: 
 def test_a_thread_that_takes_longer_than_its_time_keeps_its_command(shop: Shop) -> None:
     shop.submit("k", at_gate(shop))
     worker = shop.start(settings={"idempotency__attempt_timeout": 0.2})
-    worker.says("ran into attempt_timeout")
-    (shop.folder / "gate").touch()
+    worker.logs("ran into attempt_timeout")
+    shop.gate.touch()
     shop.done()
     record = shop.record("k")
-    assert record is not None
     assert (record.state.value, record.attempt, shop.effects("k")) == ("succeeded", 1, 1)
 
 
@@ -109,8 +96,7 @@ def test_what_is_no_exception_is_a_failed_attempt_and_takes_no_runner_along(shop
     for number in range(3):
         shop.submit(f"k-{number}", {"do": "panic"})
     shop.submit("next")
-    worker = shop.start(handler, concurrency=1, max_attempts=2)
-    shop.done()
+    worker = shop.work(handler, concurrency=1, max_attempts=2)
     assert shop.effects("next") == 1
     assert [letter["dead.error_type"] for letter in shop.letters()] == ["Panic"] * 3
     assert worker.text().count("failed: Panic") == 6
@@ -127,10 +113,8 @@ def test_a_handler_that_ends_the_process_stops_its_worker_and_what_is_executed_e
     assert f"the handler raised {by}: the worker stops" in worker.text()
     assert "the worker has stopped" in worker.text()
     assert (shop.state("k"), shop.effects("k")) == ("unknown", 0)
-    shop.start(handler)
-    shop.done()
+    shop.work(handler)
     record = shop.record("k")
-    assert record is not None
     assert (record.state.value, record.attempt, shop.effects("k")) == ("succeeded", 2, 1)
 
 
@@ -186,15 +170,15 @@ def test_a_command_that_takes_longer_than_its_lease_is_left_to_its_worker(shop: 
         shop.redis.blpop([shop.namespace], timeout=0.1)
     wait_until(lambda: shop.pending() == 1, "the others are acknowledged")
     assert _idle(shop) < lease * 1000
-    (shop.folder / "gate").touch()
+    shop.gate.touch()
     shop.done()
     assert shop.effects("k") == 1
     assert "taken over" not in first.text() + second.text()
 
 
 def _idle(shop: Shop) -> int:
-    told: Any = shop.redis.xpending_range(shop.stream, "commands", "-", "+", 1)
-    (held,) = told
+    entries: Any = shop.redis.xpending_range(shop.stream, "commands", "-", "+", 1)
+    (held,) = entries
     return int(held["time_since_delivered"])
 
 
@@ -219,8 +203,7 @@ def test_processed_entries_go_even_behind_one_that_waits(shop: Shop) -> None:
 def test_an_entry_that_another_group_needs_stays(shop: Shop) -> None:
     shop.submit("k")
     shop.redis.xgroup_create(shop.stream, "another", id="0")
-    shop.start()
-    shop.done()
+    shop.work()
     assert shop.redis.xlen(shop.stream) == 1
     shop.start(consumer="another")
     wait_until(lambda: shop.redis.xlen(shop.stream) == 0, "both have processed it")
@@ -235,16 +218,16 @@ def test_sigterm_lets_what_is_executed_end_and_leaves_the_rest(shop: Shop) -> No
     worker = shop.start(retry_base=3600, retry_cap=3600)
     wait_until(lambda: waiting(shop) and shop.state("poison") == "failed", "one is executed, one waits")
     worker.signal(signal.SIGTERM)
-    worker.says("stopping")
+    worker.logs("stopping")
     late = shop.submit("late")
-    (shop.folder / "gate").touch()
+    shop.gate.touch()
     assert worker.code() == 0
     assert (shop.state("running"), shop.effects("running")) == ("succeeded", 1)
     assert shop.state("late") == "absent"
     assert shop.redis.xrange(shop.stream, late, late)
     assert 1 <= shop.pending() <= 2  # the poison, for others; the late one too, if the last read has brought it
     second = shop.start(max_attempts=2)
-    second.says("taken over")
+    second.logs("taken over")
     shop.done()
     assert [letter["key"] for letter in shop.letters()] == ["poison"]
 
@@ -263,14 +246,13 @@ def test_a_second_sigterm_ends_it_at_once_and_leaves_its_leases(shop: Shop) -> N
     worker = shop.start()
     wait_until(lambda: waiting(shop), "it is executed")
     worker.signal(signal.SIGTERM)
-    worker.says("stopping")
+    worker.logs("stopping")
     worker.signal(signal.SIGTERM)
     assert worker.code() == 0
     assert "1 commands are still being executed" in worker.text()
     assert (shop.state("k"), shop.pending()) == ("in-flight", 1)
-    (shop.folder / "gate").touch()
-    shop.start()
-    shop.done()
+    shop.gate.touch()
+    shop.work()
     assert shop.effects("k") == 1
 
 
@@ -284,8 +266,7 @@ def test_a_handler_that_does_not_end_in_time_is_left_to_its_lease(shop: Shop) ->
 
 def test_a_worker_that_stops_is_struck_off_unless_something_is_left(shop: Shop) -> None:
     shop.submit("k")
-    worker = shop.start()
-    shop.done()
+    worker = shop.work()
     assert len(shop.redis.xinfo_consumers(shop.stream, "commands")) == 1
     assert worker.stop() == 0
     assert shop.redis.xinfo_consumers(shop.stream, "commands") == []
@@ -313,7 +294,7 @@ def test_a_stream_that_is_deleted_is_begun_anew(shop: Shop) -> None:
     worker = shop.start().reads()
     wait_until(lambda: shop.redis.exists(shop.stream), "its group is there")
     shop.redis.delete(shop.stream)
-    worker.says("was not there, and was made")
+    worker.logs("was not there, and was made")
     shop.submit("k")
     shop.done()
     assert shop.effects("k") == 1

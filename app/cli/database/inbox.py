@@ -1,11 +1,17 @@
 """The command line of ``oncegate inbox``; what reads the database is in `oncegate.sql`, and imported when it runs."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from oncegate.app.cli.audit import audit, reason, reason_needed
+from oncegate.app.cli.database.options import create_tables, print_only, with_database
 from oncegate.app.cli.terminal import ago, as_document, plain
-from oncegate.app.cli.usage import audit, end, one_line, reason, reason_needed, redis_settings, settings_of
+from oncegate.app.cli.usage import end, json_output, redis_settings, settings_of
+
+if TYPE_CHECKING:
+    from oncegate.sql.inbox.markers import Marker
+    from oncegate.sql.order.waiting import Waiting
 
 CREATE_HELP = """Create the tables of the inbox, those that are not there yet.
 
@@ -83,63 +89,53 @@ def inbox() -> None:
     """The inbox of consumers (oncegate.sql): the markers of what they have processed, in their own database."""
 
 
-_DATABASE = click.option(
-    "--database", envvar="ONCEGATE_INBOX_DATABASE", required=True, metavar="URL", help="Where the effects are, too."
-)
-_SCHEMA = click.option("--schema", metavar="NAME", help="The schema (default: the one where the connection looks).")
-_JSON = click.option("--json", "as_json", is_flag=True, help="For scripts.")
+_with_database = with_database("ONCEGATE_INBOX_DATABASE", "Where the effects are, too.")
 
 
 @inbox.command(help=CREATE_HELP, short_help="Create the inbox's tables.")
-@_DATABASE
-@_SCHEMA
-@click.option("--print", "printed", is_flag=True, help="Only print the statements.")
+@_with_database
+@print_only
 def create(database: str, schema: str | None, printed: bool) -> None:
     """See `CREATE_HELP`."""
-    with one_line():
-        from oncegate.sql.inbox.create import create as create_table
-        from oncegate.sql.inbox.create import definition
+    from oncegate.sql.inbox.create import tables
 
-        if printed:
-            click.echo(definition(database, schema))
-        else:
-            click.echo("created" if create_table(database, schema) else "it is there already")
+    create_tables(database, tables(schema), printed=printed, there="it is there already")
 
 
 @inbox.command(help=SHOW_HELP, short_help="Show who has processed a message, and when.")
 @click.argument("key", metavar="KEY|ID")
-@_DATABASE
-@_SCHEMA
+@_with_database
 @click.option("--caller", default="", metavar="NAME", help="Whose key it is, where a consumer tells callers apart.")
 @click.option("--config", metavar="FILE", help="A TOML file of settings, for the secret (or ONCEGATE_CONFIG).")
-@_JSON
+@json_output
 def show(key: str, database: str, schema: str | None, caller: str, config: str | None, as_json: bool) -> None:
     """See `SHOW_HELP`."""
-    with one_line():
-        from oncegate.sql.inbox.markers import find
+    from oncegate.sql.inbox.markers import find
 
-        record, found = find(database, schema, key, caller, settings_of({}, config).digests())
+    record, found = find(database, schema, key, caller, settings_of({}, config).digests())
     if as_json:
         as_document({"record": record, "markers": [each.as_json() for each in found]})
-    for each in found if not as_json else ():
-        result = "no result" if each.result_bytes is None else f"a result of {each.result_bytes} bytes"
-        fingerprint = "no fingerprint" if each.fingerprint is None else f"fingerprint {each.fingerprint.hex()}"
-        received = ago(each.received_at.isoformat())
-        click.echo(plain(f"{each.consumer}  received {received}, {result}, {fingerprint}"))
+    else:
+        for each in found:
+            click.echo(plain(_marker_line(each)))
     if not found:
         end(f"record {record}: no marker: nobody has processed it, or it was rolled back, or is forgotten", 1)
 
 
+def _marker_line(marker: "Marker") -> str:
+    result = "no result" if marker.result_bytes is None else f"a result of {marker.result_bytes} bytes"
+    fingerprint = "no fingerprint" if marker.fingerprint is None else f"fingerprint {marker.fingerprint.hex()}"
+    return f"{marker.consumer}  received {ago(marker.received_at.isoformat())}, {result}, {fingerprint}"
+
+
 @inbox.command(help=STATS_HELP, short_help="Show how large the inbox is.")
-@_DATABASE
-@_SCHEMA
-@_JSON
+@_with_database
+@json_output
 def stats(database: str, schema: str | None, as_json: bool) -> None:
     """See `STATS_HELP`."""
-    with one_line():
-        from oncegate.sql.inbox.stats import of_database
+    from oncegate.sql.inbox.stats import of_database
 
-        found = of_database(database, schema)
+    found = of_database(database, schema)
     if as_json:
         as_document(found.as_json())
         return
@@ -151,26 +147,28 @@ def stats(database: str, schema: str | None, as_json: bool) -> None:
 
 
 @inbox.command(help=WAITING_HELP, short_help="Show aggregates that wait for a number.")
-@_DATABASE
-@_SCHEMA
-@_JSON
+@_with_database
+@json_output
 def waiting(database: str, schema: str | None, as_json: bool) -> None:
     """See `WAITING_HELP`."""
-    with one_line():
-        from oncegate.sql.order.waiting import Operated
+    from oncegate.sql.order.waiting import OrderTables
 
-        found = Operated(schema).waiting(database)
+    found = OrderTables(schema).waiting(database)
     if as_json:
         as_document({"waiting": [each.as_json() for each in found]})
         return
     for each in found:
-        since = ago(each.since.isoformat())
-        line = f"{each.consumer}  {each.aggregate}  waits for {each.waits_for} since {since}, {each.behind} behind it"
-        if each.record is not None:
-            line += f", record {each.record or '-'}, attempts {each.attempts}: {each.reason or 'its turn has come'}"
-        click.echo(plain(line))
+        click.echo(plain(_waiting_line(each)))
     if not found:
         click.echo("nothing waits")
+
+
+def _waiting_line(each: "Waiting") -> str:
+    since = ago(each.since.isoformat())
+    line = f"{each.consumer}  {each.aggregate}  waits for {each.waits_for} since {since}, {each.behind} behind it"
+    if each.record is None:
+        return line
+    return f"{line}, record {each.record or '-'}, attempts {each.attempts}: {each.reason or 'its turn has come'}"
 
 
 @inbox.command(help=SKIP_HELP, short_help="Skip a number that never comes.")
@@ -178,14 +176,12 @@ def waiting(database: str, schema: str | None, as_json: bool) -> None:
 @click.argument("aggregate")
 @click.option("--sequence", type=int, required=True, metavar="N", help="The number.")
 @reason_needed
-@_DATABASE
-@_SCHEMA
+@_with_database
 def skip(consumer: str, aggregate: str, sequence: int, reason: str, database: str, schema: str | None) -> None:
     """See `SKIP_HELP`."""
-    with one_line():
-        from oncegate.sql.order.waiting import Operated
+    from oncegate.sql.order.waiting import OrderTables
 
-        left = Operated(schema).skip(database, consumer, aggregate, sequence)
+    left = OrderTables(schema).skip(database, consumer, aggregate, sequence)
     audit(f"number {sequence} of {aggregate} at {consumer}", "skipped", reason)
     click.echo(f"skipped {sequence}, {left} parked behind it")
 
@@ -194,21 +190,18 @@ def skip(consumer: str, aggregate: str, sequence: int, reason: str, database: st
 @click.argument("consumer")
 @click.argument("aggregate")
 @reason
-@_DATABASE
-@_SCHEMA
+@_with_database
 def retry(consumer: str, aggregate: str, database: str, schema: str | None, reason: str) -> None:
     """See `RETRY_HELP`."""
-    with one_line():
-        from oncegate.sql.order.waiting import Operated
+    from oncegate.sql.order.waiting import OrderTables
 
-        number = Operated(schema).retry(database, consumer, aggregate)
+    number = OrderTables(schema).retry(database, consumer, aggregate)
     audit(f"number {number} of {aggregate} at {consumer}", "retried", reason)
     click.echo(f"{number} is tried again")
 
 
 @inbox.command(help=CLEANUP_HELP, short_help="Delete old markers, and keep the instant up to which.")
-@_DATABASE
-@_SCHEMA
+@_with_database
 @click.option("--consumer", metavar="NAME", help="Only this consumer's (default: all).")
 @click.option("--retention-hours", type=float, default=168.0, show_default=True, help="What is older is forgotten.")
 @click.option(
@@ -220,22 +213,21 @@ def retry(consumer: str, aggregate: str, database: str, schema: str | None, reas
 )
 @click.option("--batch-size", type=int, default=5000, show_default=True, help="Markers per transaction.")
 @click.option("--dry-run", is_flag=True, help="Only count.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document, for scripts.")
+@json_output
 @click.option("--config", metavar="FILE", help="Keep what the worker of this TOML file may still get.")
 def cleanup(database: str, schema: str | None, config: str | None, as_json: bool, dry_run: bool, **given: Any) -> None:
     """See `CLEANUP_HELP`."""
-    with one_line():
-        from oncegate.app.cli.database.inbox_cleanup import clean_up, show_cleanup
-        from oncegate.sql.inbox.cleanup import Retention
+    from oncegate.app.cli.database.inbox_cleanup import clean_up, show_cleanup
+    from oncegate.sql.inbox.cleanup import Retention
 
-        try:
-            retention = Retention(
-                (given["consumer"],) if given["consumer"] else (),
-                given["retention_hours"] * 3600,
-                given["redelivery_horizon_hours"] * 3600,
-                given["batch_size"],
-            )
-        except ValueError as error:
-            end(str(error))
-        settings = redis_settings({}, {}, config, needed="--config is for commands in") if config else None
-        show_cleanup(clean_up(database, schema, retention, settings, dry_run=dry_run), dry_run=dry_run, as_json=as_json)
+    try:
+        retention = Retention(
+            (given["consumer"],) if given["consumer"] else (),
+            given["retention_hours"] * 3600,
+            given["redelivery_horizon_hours"] * 3600,
+            given["batch_size"],
+        )
+    except ValueError as error:
+        end(str(error))
+    settings = redis_settings({}, {}, config, needed="--config is for commands in") if config else None
+    show_cleanup(clean_up(database, schema, retention, settings, dry_run=dry_run), dry_run=dry_run, as_json=as_json)

@@ -14,8 +14,9 @@ from oncegate.app.cli.terminal import as_document, console
 from oncegate.app.cli.usage import end
 from oncegate.cache.errors import CacheError
 from oncegate.cache.redis.streams.client import StreamClient
+from oncegate.cache.redis.streams.entry_id import added_at_ms
 from oncegate.cache.redis.streams.stream import CommandStream
-from oncegate.middleware.consumers.delivery import entry_time
+from oncegate.middleware.consumers.delivery import broker_time
 from oncegate.sql.inbox.cleanup import Progress, Retention, forget_in
 from oncegate.sql.marking.statements import CLOCK_MARGIN
 
@@ -50,20 +51,15 @@ async def _oldest_needed(settings: "GatewaySettings") -> datetime | None:
         oldest = await CommandStream(client, settings.namespace, worker.stream).oldest_needed(worker.consumer_name)
     finally:
         await client.close()
-    appended = None if oldest is None else entry_time(oldest)
+    appended = None if oldest is None else broker_time(added_at_ms(oldest))
     return None if appended is None else appended - CLOCK_MARGIN
 
 
 @contextmanager
 def _shown(err: Console) -> Iterator[Callable[[Progress], None]]:
     """Shows the progress, where ``err`` is a terminal."""
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
+    shown = TextColumn("{task.description}")
+    columns = (SpinnerColumn(), shown, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with ProgressBar(*columns, console=err, disable=not err.is_terminal, transient=True) as bar:
         task = bar.add_task("forgetting", total=None)
         yield lambda done: bar.update(task, total=done.due, completed=done.pruned)

@@ -4,8 +4,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from oncegate.app.cli.audit import audit, reason, reason_needed
+from oncegate.app.cli.database.options import create_tables, print_only, with_database
 from oncegate.app.cli.terminal import MOST_OF_BODY, ago, as_document, plain, print_details, print_table
-from oncegate.app.cli.usage import audit, end, one_line, reason, reason_needed
+from oncegate.app.cli.usage import end, json_output
 
 if TYPE_CHECKING:
     from oncegate.sql.outbox.operators import OutboxRow
@@ -39,91 +41,68 @@ DISCARD_HELP = """Delete a message that will never be published. What is behind 
 """
 
 
-@click.group(short_help="The outbox of messages, in the database that they tell of.")
+@click.group(short_help="The outbox of messages, in the database whose changes they report.")
 def outbox() -> None:
     """The outbox (oncegate.sql): messages that wait in a database until a relay publishes them."""
 
 
-_DATABASE = click.option(
-    "--database", envvar="ONCEGATE_OUTBOX_DATABASE", required=True, metavar="URL", help="Where the outbox is."
-)
-_SCHEMA = click.option("--schema", metavar="NAME", help="The schema (default: the one where the connection looks).")
-_JSON = click.option("--json", "as_json", is_flag=True, help="For scripts.")
+_with_database = with_database("ONCEGATE_OUTBOX_DATABASE", "Where the outbox is.")
 
 
 @outbox.command(help=CREATE_HELP, short_help="Create the tables.")
-@_DATABASE
-@_SCHEMA
-@click.option("--print", "printed", is_flag=True, help="Only print the statements.")
+@_with_database
+@print_only
 def create(database: str, schema: str | None, printed: bool) -> None:
     """See `CREATE_HELP`."""
-    with one_line():
-        from oncegate.sql.outbox.operators import create as create_tables
-        from oncegate.sql.outbox.operators import definition
+    from oncegate.sql.outbox.tables import all_tables
 
-        if printed:
-            click.echo(definition(database, schema))
-        else:
-            click.echo("created" if create_tables(database, schema) else "they are there already")
+    create_tables(database, all_tables(schema), printed=printed, there="they are there already")
 
 
 @outbox.command("list", help=LIST_HELP, short_help="List what waits to be published.")
-@_DATABASE
-@_SCHEMA
-@click.option("--outbox", "name", metavar="NAME", help="Only this outbox's.")
+@_with_database
+@click.option("--outbox", metavar="NAME", help="Only this outbox's.")
 @click.option("--aggregate", metavar="ID", help="Only this aggregate's.")
 @click.option("--held", is_flag=True, help="Only what was refused, or is given up.")
-@click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="How many at most.")
-@_JSON
-def list_rows(database: str, schema: str | None, limit: int, as_json: bool, **given: Any) -> None:
+@click.option("--limit", "most", type=click.IntRange(1), default=50, show_default=True, help="How many at most.")
+@json_output
+def list_rows(database: str, schema: str | None, as_json: bool, **given: Any) -> None:
     """See `LIST_HELP`."""
-    with one_line():
-        from oncegate.sql.outbox.operators import rows
+    from oncegate.sql.outbox.operators import rows
 
-        found = rows(
-            database, schema, outbox=given["name"], aggregate=given["aggregate"], held=given["held"], most=limit
-        )
+    found = rows(database, schema, **given)
     if as_json:
-        as_document({"messages": [each.as_json() for each in found]})
+        as_document({"messages": found})
         return
     names = ("ID", "STATE", "OUTBOX", "TOPIC", "AGGREGATE", "NUMBER", "ADDED", "ATTEMPTS", "REFUSED AS")
     print_table(names, [_cells(each) for each in found], folded=("REFUSED AS",))
 
 
-def _cells(row: "OutboxRow") -> list[str]:
-    return [
-        str(row.id),
-        row.state,
-        row.outbox,
-        row.topic,
-        row.aggregate or "-",
-        "-" if row.sequence is None else str(row.sequence),
-        ago(row.added_at.isoformat()),
-        str(row.attempts),
-        row.refusal or "-",
-    ]
+def _cells(message: "OutboxRow") -> list[str]:
+    place = ["-" if message[name] is None else str(message[name]) for name in ("aggregate", "sequence")]
+    named = [str(message[name]) for name in ("id", "state", "outbox", "topic")]
+    return [*named, *place, ago(message["added_at"]), str(message["attempts"]), message["refusal"] or "-"]
 
 
 @outbox.command(short_help="Show one message.")
 @click.argument("number", metavar="ID", type=int)
-@_DATABASE
-@_SCHEMA
-@_JSON
+@_with_database
+@json_output
 def show(number: int, database: str, schema: str | None, as_json: bool) -> None:
     """Show one message, with its headers and its body."""
-    with one_line():
-        from oncegate.sql.outbox.operators import find
+    from oncegate.sql.outbox.operators import find
 
-        found = find(database, schema, number)
+    found = find(database, schema, number)
     if found is None:
         end(f"message {number}: it is not there: it was published, discarded, or never committed", 1)
-    body = found.body[:MOST_OF_BODY].decode("utf-8", "replace")
+    message, content = found
+    body = content[:MOST_OF_BODY].decode("utf-8", "replace")
     if as_json:
-        as_document(found.as_json() | {"body": body})
+        as_document(message | {"body": body})
         return
-    lines = {name: value for name, value in found.as_json().items() if name != "headers" and value is not None}
-    print_details([(name, str(value)) for name, value in lines.items()])
-    for name, value in found.headers.items():
+    headers = message.pop("headers")
+    print_details([(name, str(value)) for name, value in message.items() if value is not None])
+    for name, value in headers.items():
         click.echo(plain(f"{name}: {value}"))
     click.echo(plain(body))
 
@@ -132,16 +111,14 @@ def show(number: int, database: str, schema: str | None, as_json: bool) -> None:
 @click.argument("numbers", metavar="[ID]...", type=int, nargs=-1)
 @click.option("--all-dead", is_flag=True, help="All that are given up.")
 @reason
-@_DATABASE
-@_SCHEMA
+@_with_database
 def retry(numbers: tuple[int, ...], all_dead: bool, database: str, schema: str | None, reason: str) -> None:
     """See `RETRY_HELP`."""
+    from oncegate.sql.outbox import operators
+
     if bool(numbers) is all_dead:
         end("give the ids of messages, or --all-dead")
-    with one_line():
-        from oncegate.sql.outbox.operators import retry as retry_rows
-
-        count = retry_rows(database, schema, numbers)
+    count = operators.retry(database, schema, numbers)
     if count:
         audit(f"{count} of messages {', '.join(map(str, numbers)) or '(all dead)'} of the outbox", "retried", reason)
     click.echo(f"{count} of them are tried again")
@@ -150,16 +127,15 @@ def retry(numbers: tuple[int, ...], all_dead: bool, database: str, schema: str |
 @outbox.command(help=DISCARD_HELP, short_help="Delete a message that will never be published.")
 @click.argument("number", metavar="ID", type=int)
 @reason_needed
-@_DATABASE
-@_SCHEMA
+@_with_database
 def discard(number: int, reason: str, database: str, schema: str | None) -> None:
     """See `DISCARD_HELP`."""
-    with one_line():
-        from oncegate.sql.outbox.operators import discard as discard_row
+    from oncegate.sql.outbox import operators
 
-        gone = discard_row(database, schema, number)
+    gone = operators.discard(database, schema, number)
     if gone is None:
         end(f"message {number}: it is not there, or published", 1)
-    place = "" if gone.aggregate is None else f", number {gone.sequence} of {gone.aggregate}"
-    audit(f"message {gone.id} of {gone.outbox} to {gone.topic}{place}", "discarded", reason)
-    click.echo(plain(f"discarded {gone.id} of {gone.outbox} to {gone.topic}{place}: {reason}"))
+    place = "" if gone["aggregate"] is None else f", number {gone['sequence']} of {gone['aggregate']}"
+    what = f"{gone['id']} of {gone['outbox']} to {gone['topic']}{place}"
+    audit(f"message {what}", "discarded", reason)
+    click.echo(plain(f"discarded {what}: {reason}"))

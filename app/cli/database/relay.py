@@ -6,6 +6,8 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from oncegate.app.cli.database.options import with_database
+
 RELAY_HELP = """Publish what outboxes hold, in order within each aggregate, and remove what the broker has confirmed.
 
 \b
@@ -30,15 +32,12 @@ _OF_OUTBOXES = ("outbox", "schema", "stall_limit", "attempts", "keep_hours")
 
 
 @click.command(help=RELAY_HELP, short_help="Publish what outboxes hold.")
-@click.option(
-    "--database", envvar="ONCEGATE_OUTBOX_DATABASE", required=True, metavar="URL", help="Where the outbox is."
-)
+@with_database("ONCEGATE_OUTBOX_DATABASE", "Where the outbox is.")
 @click.option(
     "--to", "target", required=True, metavar="MODULE:BROKER|URL", help="A broker of FastStream's, or a Redis."
 )
 @click.option("--source", metavar="MODULE:FUNCTION", help="Makes a source of an engine, in place of an outbox.")
 @click.option("--outbox", multiple=True, metavar="NAME", help="Only this one's, and may be repeated.")
-@click.option("--schema", metavar="NAME", help="The schema (default: the one where the connection looks).")
 @click.option("--batch", type=click.IntRange(1), default=200, show_default=True, help="Messages taken at a time.")
 @click.option(
     "--confirm-timeout", type=float, default=10.0, show_default=True, help="Seconds to wait for their confirmations."
@@ -65,15 +64,11 @@ _OF_OUTBOXES = ("outbox", "schema", "stall_limit", "attempts", "keep_hours")
 @click.option("--metrics-host", default="127.0.0.1", show_default=True, help="The address for that.")
 def relay(**options: Any) -> None:
     """See `RELAY_HELP`."""
-    from oncegate.app.cli.usage import one_line
+    from oncegate.app.cli.database.relay_run import RelayOptions, run_relay
+    from oncegate.sql.database.access import NotDone
 
-    with one_line():
-        from oncegate.app.cli.database.relay_run import RelayOptions, run_relay
-        from oncegate.sql.database.access import NotDone
-
-        source = click.get_current_context().get_parameter_source
-        if options["source"] and (
-            given := [name for name in _OF_OUTBOXES if source(name) is not ParameterSource.DEFAULT]
-        ):
-            raise NotDone(f"--source brings its own settings: leave out --{given[0].replace('_', '-')}", usage=True)
-        sys.exit(run_relay(RelayOptions(**options)))
+    source = click.get_current_context().get_parameter_source
+    given = [name for name in _OF_OUTBOXES if source(name) is not ParameterSource.DEFAULT]
+    if options["source"] and given:
+        raise NotDone(f"--source brings its own settings: leave out --{given[0].replace('_', '-')}", usage=True)
+    sys.exit(run_relay(RelayOptions(**options)))

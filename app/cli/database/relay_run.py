@@ -5,27 +5,23 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import CollectorRegistry
 
-from oncegate import __version__
-from oncegate.app import signals
 from oncegate.app.commands.handler import HandlerError, imported
+from oncegate.app.processes import ignore_signals, stop_by_signals
 from oncegate.app.server.pages import Pages
-from oncegate.app.server.socket import bind
 from oncegate.app.settings.gateway import redact
 from oncegate.app.telemetry import logs
-from oncegate.app.telemetry.metrics import page_of
 from oncegate.app.telemetry.relay_metrics import RelayMetrics
 from oncegate.app.work import loop_factory
 from oncegate.cache.redis.url import REDIS_SCHEMES
 from oncegate.sql.database.access import NotDone, connected
 from oncegate.sql.database.errors import is_of_database
-from oncegate.sql.outbox.operators import check_tables
 from oncegate.sql.outbox.publishing import Publish, RedisStreams, by_broker
 from oncegate.sql.outbox.relay import Relay
+from oncegate.sql.outbox.sources.database_source import DatabaseSource
 from oncegate.sql.outbox.sources.outbox_source import OutboxSource
 from oncegate.sql.outbox.sources.source import Source
 
@@ -56,7 +52,7 @@ class RelayOptions:
 def run_relay(options: RelayOptions) -> int:
     """Run a relay until it is stopped; returns the exit code. Raises `NotDone`."""
     logs.configure(options.log_level, options.log_format)
-    signals.ignore()
+    ignore_signals()
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(_run(options))
@@ -69,10 +65,8 @@ def run_relay(options: RelayOptions) -> int:
 
 
 async def _run(options: RelayOptions) -> None:
-    registry = CollectorRegistry()
-    Gauge("oncegate_build_info", "The version that runs.", ["version"], registry=registry).labels(__version__).set(1)
-    metrics = RelayMetrics(registry=registry)
-    pages = _pages(options, registry)
+    pages = _pages(options)
+    metrics = RelayMetrics(registry=CollectorRegistry() if pages is None else pages.registry)
     async with connected(options.database) as engine, _publisher(options.target) as publish:
         try:
             source = await _source(options, engine)
@@ -86,9 +80,7 @@ async def _run(options: RelayOptions) -> None:
             )
         except ValueError as error:
             raise NotDone(str(error), usage=True) from None
-        for number in signals.STOPPING:
-            asyncio.get_running_loop().add_signal_handler(number, relay.stop)
-        signals.log_ignored()
+        stop_by_signals(relay.stop)
         if pages is not None:
             await pages.start()
         try:
@@ -99,20 +91,19 @@ async def _run(options: RelayOptions) -> None:
 
 
 async def _source(options: RelayOptions, engine: Any) -> Source:
-    """What the options name. Raises `NotDone`, and ``ValueError`` for what contradicts itself."""
-    if options.source is not None:
-        make = _imported("--source", options.source, "function")
-        made: Any = make(engine) if callable(make) else make
-        if not all(hasattr(made, name) for name in ("take", "settle", "let_go", "measure", "close")):
-            raise NotDone(f"--source: {options.source} gives a {type(made).__name__}: no source", usage=True)
-        source: Source = made
-        return source
-    try:
-        await check_tables(engine, options.schema)
-    except Exception as error:  # what is not the database's state is raised again
-        if isinstance(error, NotDone) or not is_of_database(error):
-            raise
-        log.warning("the database can't be used yet, nothing is published until then: %s", type(error).__name__)
+    """What the options name, its table checked. Raises `NotDone`, and ``ValueError`` for what contradicts itself."""
+    source = _outbox(options, engine) if options.source is None else _made(options.source, engine)
+    if isinstance(source, DatabaseSource):
+        try:
+            await source.check()
+        except Exception as error:  # what is not the database's state is raised again
+            if not is_of_database(error):
+                raise
+            log.warning("the database can't be used yet, nothing is published until then: %s", type(error).__name__)
+    return source
+
+
+def _outbox(options: RelayOptions, engine: Any) -> Source:
     return OutboxSource(
         engine,
         *options.outbox,
@@ -123,39 +114,45 @@ async def _source(options: RelayOptions, engine: Any) -> Source:
     )
 
 
-def _pages(options: RelayOptions, registry: CollectorRegistry) -> Pages | None:
+def _made(target: str, engine: Any) -> Source:
+    """What the user's function makes of ``engine``. Raises `NotDone`."""
+    make = _imported("--source", target, "function")
+    source = make(engine) if callable(make) else make
+    if not all(hasattr(source, name) for name in ("take", "settle", "let_go", "measure", "close")):
+        raise NotDone(f"--source: {target} gives a {type(source).__name__}: no source", usage=True)
+    return cast("Source", source)
+
+
+def _pages(options: RelayOptions) -> Pages | None:
     if not options.metrics_port:
         return None
     try:
-        sockets = bind(options.metrics_host, options.metrics_port)
+        return Pages(options.metrics_host, options.metrics_port, "--metrics-port")
     except OSError as error:
-        address = f"{options.metrics_host}:{options.metrics_port}"
-        raise NotDone(f"can't listen on {address} (--metrics-port): {error.strerror or error}") from None
-    return Pages(partial(page_of, registry), sockets)
+        raise NotDone(str(error)) from None
 
 
 @asynccontextmanager
 async def _publisher(target: str) -> AsyncIterator[Publish]:
     """What publishes to ``target``, closed at the end. Raises `NotDone`."""
+    publish: Publish
     if target.startswith(tuple(f"{scheme}://" for scheme in REDIS_SCHEMES)):
         try:
-            streams = RedisStreams(target)
+            publish = streams = RedisStreams(target)
         except ValueError as error:
             raise NotDone(f"--to: {redact(target)}: {error}", usage=True) from None
+        close = streams.close
+    else:
+        broker = _imported("--to", target, "broker, or the URL of a Redis")
         try:
-            yield streams
-        finally:
-            await streams.close()
-        return
-    broker = _imported("--to", target, "broker, or the URL of a Redis")
-    try:
-        publish = by_broker(broker)
-    except TypeError as error:
-        raise NotDone(f"--to: {target}: {error}", usage=True) from None
+            publish = by_broker(broker)
+        except TypeError as error:
+            raise NotDone(f"--to: {target}: {error}", usage=True) from None
+        close = broker.stop
     try:
         yield publish
     finally:
-        await broker.stop()
+        await close()
 
 
 def _imported(option: str, target: str, what: str) -> Any:

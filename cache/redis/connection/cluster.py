@@ -22,11 +22,9 @@ from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 from oncegate.cache.backoff import Backoff
 from oncegate.cache.errors import CacheError, CacheUnavailable, CacheUnsupported
 from oncegate.cache.redis.connection import faults
-from oncegate.cache.redis.connection.connect import Dialler
-from oncegate.cache.redis.connection.loop_guard import LoopGuard
+from oncegate.cache.redis.connection.connect import RedisConnector
 from oncegate.cache.redis.connection.pipe import Bounds, Reply
-from oncegate.cache.redis.connection.routes import MOST_TRIES
-from oncegate.cache.redis.connection.server import Detour, Session
+from oncegate.cache.redis.connection.server import MOST_TRIES, Detour, LoopGuard, Session
 from oncegate.cache.redis.connection.withdrawal import Withdrawal, Withdrawals
 from oncegate.cache.redis.scripts import pack
 from oncegate.cache.redis.url import Server
@@ -40,37 +38,37 @@ Table = list[tuple[int, int, Server]]
 _PAUSES = Backoff(0.02, 1.0, least=0.5)
 """Seconds until a command that no node can run right now is sent again; twice as long each time."""
 AT_ONCE = 5
-"""Nodes that are asked for the table at the same time; the first answer counts."""
+"""Nodes that the table is fetched from at the same time; the first answer counts."""
 
 
 class Cluster:
-    """The topology of a cluster. ``seeds`` are nodes to begin with; ``dialler`` knows how to log in to each."""
+    """The topology of a cluster. ``seeds`` are nodes to begin with; ``connector`` knows how to log in to each."""
 
-    def __init__(self, seeds: tuple[Server, ...], dialler: Dialler, bounds: Bounds, timeout: float) -> None:
+    def __init__(self, seeds: tuple[Server, ...], connector: RedisConnector, bounds: Bounds, timeout: float) -> None:
         self.seeds = seeds
-        self.dialler = dialler
+        self.connector = connector
         self.bounds = bounds
         self.timeout = timeout
         self.withdrawals: defaultdict[Server, Withdrawals] = defaultdict(Withdrawals)
 
     def open(self) -> "ClusterRoutes":
-        """See `Topology.open`."""
+        """See `OneServer.open`."""
         return ClusterRoutes(self)
 
 
 class ClusterRoutes:
-    """The `Routes` of a cluster, on one event loop."""
+    """Which node of a cluster holds which key, on one event loop: it does what a `Session` does for a single server."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self.loop = asyncio.get_running_loop()
         self.only: Session | None = None
-        """See `Routes.only`."""
+        """See `Session.only`."""
         self._nodes: dict[Server, Session] = {}
         self._slots: list[Session | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
         self._owners: set[Session] = set()
-        self._looking: asyncio.Task[CacheError | None] | None = None
-        self._look_not_before = 0.0
+        self._fetching: asyncio.Task[CacheError | None] | None = None
+        self._fetch_not_before = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         self._guard = LoopGuard(self.close)
@@ -78,16 +76,16 @@ class ClusterRoutes:
     # -- the holder of a key
 
     def holder(self, key: bytes) -> Session | None:
-        """See `Routes.holder`."""
+        """See `Session.holder`."""
         session = self._slots[key_slot(key)]
-        if session is not None and session.claims.link is None:
-            self._look_up_soon()
+        if session is not None and session.claims.pipeline is None:
+            self._fetch_soon()
         return session
 
     async def locate(self, key: bytes, deadline: float) -> Session:
-        """See `Routes.locate`."""
+        """See `Session.locate`."""
         try:
-            await self._look_up(deadline)
+            await self._fetched(deadline)
         except CacheUnsupported as error:
             raise CacheUnavailable(str(error)) from error  # final for `check`; for a call, one more way to be down
         session = self.holder(key)
@@ -96,14 +94,14 @@ class ClusterRoutes:
         return session
 
     async def sessions(self, deadline: float) -> list[Session]:
-        """See `Routes.sessions`."""
-        await self._look_up(deadline)
+        """See `Session.sessions`."""
+        await self._fetched(deadline)
         return sorted(self._owners, key=lambda session: session.place)
 
     async def detour(
         self, refusal: ReplyError, key: bytes, refused_by: Session, tries: int, deadline: float
     ) -> Detour | None:
-        """See `Routes.detour`."""
+        """See `Session.detour`."""
         kind = faults.reply_class(refusal)
         if tries == MOST_TRIES:
             return None
@@ -111,7 +109,7 @@ class ClusterRoutes:
             return self._redirected(kind, refusal, key, refused_by)
         if kind not in faults.UNDECIDED:
             return None
-        self._look_up_soon()
+        self._fetch_soon()
         pause = _PAUSES.pause(tries)
         if self.loop.time() + pause > deadline:
             return None
@@ -127,7 +125,7 @@ class ClusterRoutes:
         if kind == "ASK":
             return Detour(session, asking=True)
         self._slots[key_slot(key)] = session
-        self._look_up_soon(first=server)
+        self._fetch_soon(first=server)
         return Detour(session)
 
     def _node(self, server: Server) -> Session:
@@ -135,49 +133,45 @@ class ClusterRoutes:
         if session is None:
             cluster = self._cluster
             session = self._nodes[server] = Session(
-                cluster.dialler.to(*server),
+                cluster.connector.to(*server),
                 cluster.bounds,
                 cluster.timeout,
                 cluster.withdrawals[server],
                 elsewhere=lambda claim, reply: self._elsewhere(claim, reply, server),
-                on_stuck=self._look_up_soon,
+                on_stuck=self._fetch_soon,
             )
         return session
 
     # -- the table
 
-    async def _look_up(self, deadline: float) -> None:
+    async def _fetched(self, deadline: float) -> None:
         """Have the table fetched, and wait for it. Raises `CacheUnavailable`, or `CacheUnsupported`."""
-        looking = self._looking or self._start_looking(None)
-        await asyncio.wait((looking,), timeout=max(0.0, deadline - self.loop.time()))
-        if not looking.done():
+        fetching = self._fetching or self._start_fetching(None)
+        await asyncio.wait((fetching,), timeout=max(0.0, deadline - self.loop.time()))
+        if not fetching.done():
             raise CacheUnavailable("no node of the Redis Cluster answered in time who owns what")
-        fault = None if looking.cancelled() else looking.result()
+        fault = None if fetching.cancelled() else fetching.result()
         if isinstance(fault, CacheUnsupported) or (fault is not None and not self._owners):
             raise type(fault)(str(fault))
 
-    def _look_up_soon(self, first: Server | None = None) -> None:
-        if self._looking is not None or self._closed or self._timer is not None:
-            return
-        pause = self._look_not_before - self.loop.time()
-        if pause > 0:
-            self._timer = self.loop.call_later(pause, self._look_now, first)
-        else:
-            self._start_looking(first)
+    def _fetch_soon(self, first: Server | None = None) -> None:
+        if self._fetching is None and self._timer is None and not self._closed:
+            pause = max(0.0, self._fetch_not_before - self.loop.time())
+            self._timer = self.loop.call_later(pause, self._fetch_now, first)
 
-    def _look_now(self, first: Server | None) -> None:
+    def _fetch_now(self, first: Server | None) -> None:
         self._timer = None
-        if self._looking is None and not self._closed:
-            self._start_looking(first)
+        if self._fetching is None and not self._closed:
+            self._start_fetching(first)
 
-    def _start_looking(self, first: Server | None) -> asyncio.Task[CacheError | None]:
+    def _start_fetching(self, first: Server | None) -> asyncio.Task[CacheError | None]:
         if self._closed:
             raise CacheUnavailable("the cache was closed")
-        self._look_not_before = self.loop.time() + LOOK_UP_PAUSE
-        self._looking = self.loop.create_task(self._look(first))
-        return self._looking
+        self._fetch_not_before = self.loop.time() + LOOK_UP_PAUSE
+        self._fetching = self.loop.create_task(self._fetch_table(first))
+        return self._fetching
 
-    async def _look(self, first: Server | None) -> CacheError | None:
+    async def _fetch_table(self, first: Server | None) -> CacheError | None:
         """Never raises a `CacheError` but returns it: it is for as many callers as there are, or for none."""
         try:
             deadline = self.loop.time() + self._cluster.timeout
@@ -189,13 +183,13 @@ class ClusterRoutes:
             self._apply(answer)
             return None
         finally:
-            self._looking = None
+            self._fetching = None
 
     def _candidates(self) -> list[Server]:
         """The nodes to fetch the table from: connected ones before others, in any order."""
         known = list({*self._nodes, *self._cluster.seeds})
         random.shuffle(known)
-        return sorted(known, key=lambda server: self._node(server).claims.link is None)[:AT_ONCE]
+        return sorted(known, key=lambda server: self._node(server).claims.pipeline is None)[:AT_ONCE]
 
     def _apply(self, table: Table) -> None:
         slots: list[Session | None] = [None] * REDIS_CLUSTER_HASH_SLOTS
@@ -213,12 +207,12 @@ class ClusterRoutes:
     # -- withdrawals
 
     def withdraw(self, withdrawal: Withdrawal) -> None:
-        """See `Routes.withdraw`."""
+        """See `Session.withdraw`."""
         session = self.holder(withdrawal.key) or next(iter(self._nodes.values()))
         session.withdraw(withdrawal)
 
     def resume_withdrawing(self) -> None:
-        """See `Routes.resume_withdrawing`."""
+        """See `Session.resume_withdrawing`."""
         for server, withdrawals in list(self._cluster.withdrawals.items()):
             if len(withdrawals):
                 self._node(server).resume_withdrawing()
@@ -241,25 +235,25 @@ class ClusterRoutes:
     # -- all nodes at once
 
     async def guard(self) -> None:
-        """See `Routes.guard`."""
+        """See `Session.guard`."""
         await self._guard.arm()
 
     async def settle(self) -> None:
-        """See `Routes.settle`."""
+        """See `Session.settle`."""
         await asyncio.gather(*(session.settle() for session in list(self._nodes.values())))
 
     def close(self) -> None:
-        """See `Routes.close`."""
+        """See `Session.close`."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
-        if self._looking is not None and not self.loop.is_closed():
-            self._looking.cancel()
+        if self._fetching is not None and not self.loop.is_closed():
+            self._fetching.cancel()
         for session in list(self._nodes.values()):
             session.close()
 
     async def aclose(self) -> None:
-        """See `Routes.aclose`."""
+        """See `Session.aclose`."""
         await self._guard.aclose()
 
 
@@ -267,7 +261,7 @@ _CLUSTER_SLOTS = pack(b"CLUSTER", b"SLOTS")
 
 
 async def fetch_table(nodes: Mapping[Server, Session], deadline: float) -> Table | CacheError:
-    """The first table that any of ``nodes`` sends, which are asked at once; or why there is none."""
+    """The first table that any of ``nodes`` sends; or why there is none."""
     fetches = [asyncio.ensure_future(_fetch(server, session, deadline)) for server, session in nodes.items()]
     fault: CacheError = CacheUnavailable("no node of the Redis Cluster can be reached")
     try:
@@ -285,8 +279,8 @@ async def fetch_table(nodes: Mapping[Server, Session], deadline: float) -> Table
 
 async def _fetch(server: Server, session: Session, deadline: float) -> Table | CacheError:
     try:
-        link = await session.claims.ready(deadline)
-        reply = await link.send(_CLUSTER_SLOTS, deadline)
+        pipeline = await session.claims.ready(deadline)
+        reply = await pipeline.send(_CLUSTER_SLOTS, deadline)
     except CacheError as error:
         return error
     if isinstance(reply, ReplyError):

@@ -1,4 +1,4 @@
-"""Opens connections to Redis: redis-py connects, encrypts and authenticates; then a `Link` takes over its transport.
+"""Opens connections to Redis: redis-py connects, encrypts and authenticates; then a `PipelinedConnection` takes over.
 
 redis-py knows URLs, TLS and logins, but has no connection that many callers share. So once it is logged in, its stream is
 detached and the transport gets our own protocol. Its retries are off: it would
@@ -10,7 +10,6 @@ import copy
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
-from urllib.parse import urlsplit
 
 from hiredis import ReplyError
 from redis.asyncio.connection import AbstractConnection, Connection, parse_url
@@ -19,9 +18,9 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from oncegate.cache.redis.connection import faults
-from oncegate.cache.redis.connection.pipe import Bounds, Link, Reply
+from oncegate.cache.redis.connection.pipe import Bounds, PipelinedConnection, Reply
 from oncegate.cache.redis.scripts import SCRIPTS, pack
-from oncegate.cache.redis.url import ONE_SERVER, REDIS_SCHEMES, Server, either
+from oncegate.cache.redis.url import ONE_SERVER, REDIS_SCHEMES, Server, either, scheme_of
 
 _HELLO = pack(b"HELLO", b"2")
 _INFO = pack(b"INFO", b"server")
@@ -41,8 +40,8 @@ class Peer:
     place: str = ""
 
 
-OnLost = Callable[[Link, bool], None]
-"""See `Link`: called once when a connection broke, with whether anything was unanswered."""
+OnLost = Callable[[PipelinedConnection, bool], None]
+"""See `PipelinedConnection`: called once when a connection broke, with whether anything was unanswered."""
 
 
 OnPlace = Callable[[str | None], None]
@@ -54,7 +53,7 @@ class Opener(Protocol):
 
     place: str
 
-    async def open(self, bounds: Bounds, on_lost: OnLost, timeout: float) -> tuple[Link, Peer]:
+    async def open(self, bounds: Bounds, on_lost: OnLost, timeout: float) -> tuple[PipelinedConnection, Peer]:
         """A connection that is logged in and has the scripts loaded. Raises `CacheUnavailable` or `CacheUnsupported`."""
         ...
 
@@ -63,7 +62,7 @@ class Opener(Protocol):
         ...
 
 
-class Dialler:
+class RedisConnector:
     """The `Opener` for the one Redis of a URL (``redis://``, ``rediss://``, ``unix://``, with redis-py's options).
 
     Raises ``ValueError`` for a URL that can't be used, without its credentials in the text.
@@ -84,34 +83,33 @@ class Dialler:
             self._class(**self._options)
         except (TypeError, ValueError, RedisError, OSError) as error:
             raise ValueError("the Redis URL has an option that can't be used") from error
-        self.place = str(self._options.get("path") or place_of((self._options.get("host", "localhost"), self._port)))
+        server = self._options.get("host", "localhost"), int(self._options.get("port", 6379))
+        self.place = str(self._options.get("path") or place_of(server))
 
-    @property
-    def _port(self) -> int:
-        return int(self._options.get("port", 6379))
-
-    def to(self, host: str, port: int) -> "Dialler":
+    def to(self, host: str, port: int) -> "RedisConnector":
         """The same for another server: same login, encryption and options."""
         other = copy.copy(self)
         other._options = self._options | {"host": host, "port": port}
         other.place = place_of((host, port))
         return other
 
-    def to_sentinel(self, host: str, port: int, login: dict[str, str]) -> "Dialler":
+    def to_sentinel(self, host: str, port: int, login: dict[str, str]) -> "RedisConnector":
         """The same for a Sentinel: encryption and options, but a login of its own and no database."""
         other = self.to(host, port)
         others = {"username", "password", "db"}
         other._options = {name: value for name, value in other._options.items() if name not in others} | login
         return other
 
-    async def open(self, bounds: Bounds, on_lost: OnLost, timeout: float) -> tuple[Link, Peer]:
+    async def open(self, bounds: Bounds, on_lost: OnLost, timeout: float) -> tuple[PipelinedConnection, Peer]:
         """See `Opener.open`."""
-        link = Link(bounds, on_lost)
-        link.take_over(await self.connect())
+        pipeline = PipelinedConnection(bounds, on_lost)
+        pipeline.take_over(await self.connect())
         try:
-            return link, replace(await greet(link, asyncio.get_running_loop().time() + timeout), place=self.place)
+            return pipeline, replace(
+                await greet(pipeline, asyncio.get_running_loop().time() + timeout), place=self.place
+            )
         except BaseException:  # also a cancellation: a connection without an owner is closed
-            link.fail("the connection to Redis was not accepted")
+            pipeline.fail("the connection to Redis was not accepted")
             raise
 
     async def connect(self) -> asyncio.StreamWriter:
@@ -136,14 +134,11 @@ class Dialler:
 
 
 def _parse(url: str) -> dict[str, Any]:
+    if scheme_of(url) not in ONE_SERVER:
+        raise ValueError(f"a Redis URL begins with {either(REDIS_SCHEMES)}")
     try:
-        scheme = urlsplit(url).scheme
-        if scheme not in ONE_SERVER:
-            raise ValueError(f"a Redis URL begins with {either(REDIS_SCHEMES)}")
         return dict(parse_url(url))
-    except ValueError as error:
-        if "://" in str(error):
-            raise
+    except ValueError:
         raise ValueError("the Redis URL can't be read") from None  # the parser's own text may quote parts of it
 
 
@@ -152,14 +147,14 @@ def _take_over(connection: AbstractConnection) -> asyncio.StreamWriter:
     writer = connection._writer
     if writer is None or writer.transport.is_closing():
         raise ConnectionResetError("the connection was closed at once")
-    # From here on the link closes it; redis-py would warn that it was not closed.
+    # From here on the `PipelinedConnection` closes it; redis-py would warn that it was not closed.
     connection._writer = connection._reader = None
     return writer
 
 
-async def greet(link: Link, deadline: float) -> Peer:
-    """Ask for the server's version and our id there, and load the scripts, in one round trip."""
-    replies = [link.send(packed, deadline) for packed in (_HELLO, _INFO, *(script.load for script in SCRIPTS))]
+async def greet(pipeline: PipelinedConnection, deadline: float) -> Peer:
+    """Fetch the server's version and our id there, and load the scripts, in one round trip."""
+    replies = [pipeline.send(packed, deadline) for packed in (_HELLO, _INFO, *(script.load for script in SCRIPTS))]
     hello, info, *loaded = await asyncio.gather(*replies)
     fields = info_fields(info)
     greeting = _pairs(hello)
@@ -175,7 +170,7 @@ async def greet(link: Link, deadline: float) -> Peer:
 
 
 def place_of(server: Server) -> str:
-    """A server's address in one word."""
+    """A server's address as ``host:port``."""
     host, port = server
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 

@@ -4,7 +4,7 @@
 import os
 import re
 import ssl
-from typing import Final
+from typing import Final, TypeVar
 
 from hiredis import ReplyError
 from redis.exceptions import AuthenticationError, RedisError
@@ -53,6 +53,17 @@ _HINTS: Final = {
     "TRYAGAIN": "the cluster is moving this key",
     "MASTERDOWN": "it is a replica that has lost its primary",
 }
+_WHAT_TO_DO: Final = {
+    "OOM": "raise maxmemory, or keep records for a shorter time (ttl)",
+    "READONLY": "use the primary's address, or Sentinel's",
+    "NOPERM": "let the user run EVALSHA and SCRIPT LOAD, and read and write the keys NAMESPACE:* and {NAMESPACE:*",
+    "MISCONF": "see Redis's log and its disk: it takes writes again when it can save",
+    "NOREPLICAS": "bring replicas back, or lower min-replicas-to-write",
+    "CLUSTERDOWN": "see CLUSTER INFO: a part of the slots is served by nobody",
+}
+"""For who operates it: a note (PEP 678) on the error."""
+
+Kind = TypeVar("Kind", bound=CacheError)
 
 
 def reply_class(error: ReplyError) -> str:
@@ -73,13 +84,18 @@ def of_reply(error: ReplyError) -> CacheError:
     kind = reply_class(error)
     if kind == "WRONGTYPE":
         return RecordUnreadable("a record is damaged: Redis holds another type of value under its key")
-    return CacheUnavailable(_refusal(kind))
+    return _refused(CacheUnavailable, kind)
 
 
 def of_claim_reply(error: ReplyError) -> CacheError:
     """The error that an error reply to a claim stands for: there, OOM means that nothing was written for lack of memory."""
     kind = reply_class(error)
-    return CacheFull(_refusal(kind)) if kind == "OOM" else of_reply(error)
+    return _refused(CacheFull, kind) if kind == "OOM" else of_reply(error)
+
+
+def of_append_reply(error: ReplyError) -> CacheRefused:
+    """The error that an error reply to appending stands for, whatever it is: nothing was appended."""
+    return _refused(CacheRefused, reply_class(error))
 
 
 def of_stream_reply(error: ReplyError) -> CacheUnavailable:
@@ -87,12 +103,15 @@ def of_stream_reply(error: ReplyError) -> CacheUnavailable:
     kind = reply_class(error)
     if kind == "NOGROUP" or "no such key" in str(error):
         return GroupMissing("the stream or its group is not there")
-    return CacheUnavailable(_refusal(kind)) if kind in _PASSING else CacheRefused(_refusal(kind))
+    return _refused(CacheUnavailable if kind in _PASSING else CacheRefused, kind)
 
 
-def _refusal(kind: str) -> str:
+def _refused(error: type[Kind], kind: str) -> Kind:
     hint = _HINTS.get(kind)
-    return f"Redis refused the command: {kind}" + (f" ({hint})" if hint else "")
+    refused = error(f"Redis refused the command: {kind}" + (f" ({hint})" if hint else ""))
+    if kind in _WHAT_TO_DO:
+        refused.add_note(_WHAT_TO_DO[kind])
+    return refused
 
 
 def of_opening(error: RedisError | OSError, place: str) -> CacheError:

@@ -56,7 +56,7 @@ class Bounds:
     patience: float = 1.0
 
 
-class Call:
+class PendingReply:
     """A command whose reply is awaited; this base class ignores it. Exceptions of its methods are only logged."""
 
     __slots__ = ("deadline", "size")
@@ -74,7 +74,7 @@ class Call:
         """It will not come: the connection broke. The command may have run, and may still be on its way."""
 
 
-class _Awaited(Call):
+class _Awaited(PendingReply):
     __slots__ = ("future", "orphan")
 
     def __init__(self, future: asyncio.Future[Reply], orphan: Orphan | None) -> None:
@@ -98,13 +98,13 @@ class _Awaited(Call):
             self.orphan.lost()
 
 
-class Link(asyncio.Protocol):
+class PipelinedConnection(asyncio.Protocol):
     """A connection that is open, until ``lost`` says why it no longer is. Belongs to the event loop that made it.
 
-    ``on_lost`` is called once, with the link and whether anything that it had sent was still unanswered.
+    ``on_lost`` is called once, with this connection and whether anything that it had sent was still unanswered.
     """
 
-    def __init__(self, bounds: Bounds, on_lost: Callable[["Link", bool], None]) -> None:
+    def __init__(self, bounds: Bounds, on_lost: Callable[["PipelinedConnection", bool], None]) -> None:
         self.lost: str | None = None
         self._loop = asyncio.get_running_loop()
         self._bounds = bounds
@@ -112,8 +112,8 @@ class Link(asyncio.Protocol):
         self._reader = hiredis.Reader()
         self._transport: asyncio.WriteTransport | None = None
         self._writer: asyncio.StreamWriter | None = None
-        self._waiting: deque[Call] = deque()
-        self._late: deque[Call] = deque()
+        self._waiting: deque[PendingReply] = deque()
+        self._late: deque[PendingReply] = deque()
         self._bytes = 0
         self._out: list[bytes] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -132,7 +132,7 @@ class Link(asyncio.Protocol):
         self.put(packed, deadline, _Awaited(future, orphan))
         return future
 
-    def put(self, packed: bytes, deadline: float, call: Call) -> None:
+    def put(self, packed: bytes, deadline: float, call: PendingReply) -> None:
         """Queue one packed command; ``call``'s methods are called with the result, within this connection's callbacks.
 
         Raises `CacheUnavailable`, with nothing queued, as `send` does.
@@ -172,7 +172,7 @@ class Link(asyncio.Protocol):
         if self.lost is not None:  # it was found broken by writing
             return future
         own = self._waiting.pop()
-        before = Call()
+        before = PendingReply()
         before.deadline, before.size = deadline, 0
         self._waiting.extend((before, own))
         return future

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from oncegate.cache.backoff import Backoff
 from oncegate.cache.errors import CacheError, CacheUnavailable
 from oncegate.cache.redis.connection.connect import Opener, Peer
-from oncegate.cache.redis.connection.pipe import Bounds, Link
+from oncegate.cache.redis.connection.pipe import Bounds, PipelinedConnection
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ STABLE = 1.0
 
 
 class SharedConnection:
-    """One `Link` at a time to what ``opener`` opens, on one event loop. ``link`` is the open one, or ``None``.
+    """One `PipelinedConnection` at a time to what ``opener`` opens, on one event loop. ``pipeline`` is the open one, or ``None``.
 
     ``on_open`` is called with the peer of each new connection, ``on_broken`` with that of each one that broke with commands
     unanswered: they may still reach Redis.
@@ -38,7 +38,7 @@ class SharedConnection:
         on_open: Callable[[Peer], None],
         on_broken: Callable[[Peer], None],
     ) -> None:
-        self.link: Link | None = None
+        self.pipeline: PipelinedConnection | None = None
         self.peer: Peer | None = None
         self._opener = opener
         self._bounds = bounds
@@ -46,7 +46,7 @@ class SharedConnection:
         self._on_open = on_open
         self._on_broken = on_broken
         self._loop = asyncio.get_running_loop()
-        self._opening: asyncio.Task[CacheError | Link] | None = None
+        self._opening: asyncio.Task[CacheError | PipelinedConnection] | None = None
         self._closed = False
         self._callers = 0
         self._failures = 0
@@ -58,12 +58,12 @@ class SharedConnection:
     @property
     def idle(self) -> bool:
         """Whether nothing is unanswered and no call waits for a connection."""
-        return self._opening is None and (self.link is None or not self.link.unanswered)
+        return self._opening is None and (self.pipeline is None or not self.pipeline.unanswered)
 
-    async def ready(self, deadline: float) -> Link:
-        """The open link, opened if need be. Raises `CacheUnavailable` by ``deadline``, or `CacheUnsupported`."""
-        if self.link is not None:
-            return self.link
+    async def ready(self, deadline: float) -> PipelinedConnection:
+        """The open connection, opened if need be. Raises `CacheUnavailable` by ``deadline``, or `CacheUnsupported`."""
+        if self.pipeline is not None:
+            return self.pipeline
         if self._closed:
             raise CacheUnavailable("the cache was closed")
         if self._opening is None:
@@ -85,14 +85,14 @@ class SharedConnection:
         if opening.cancelled():
             raise CacheUnavailable("the cache was closed")
         outcome = opening.result()
-        if isinstance(outcome, Link):
+        if isinstance(outcome, PipelinedConnection):
             return outcome
         raise _again(outcome)
 
     def hold(self, seconds: float, reason: str) -> None:
         """Cut the connection and open none for so long, or until `retry_now`."""
-        if self.link is not None:
-            self.link.fail(reason)
+        if self.pipeline is not None:
+            self.pipeline.fail(reason)
         self._error = CacheUnavailable(reason)
         self._not_before = self._loop.time() + seconds
 
@@ -106,16 +106,16 @@ class SharedConnection:
         opening, self._opening = self._opening, None
         if opening is not None and not self._loop.is_closed():
             opening.cancel()
-        if self.link is not None:
-            self.link.fail("the cache was closed")
+        if self.pipeline is not None:
+            self.pipeline.fail("the cache was closed")
 
-    async def _open(self, pause: float) -> CacheError | Link:
+    async def _open(self, pause: float) -> CacheError | PipelinedConnection:
         """Never raises a `CacheError` but returns it: it is for as many callers as there are, or for none."""
         try:
             if pause:
                 await asyncio.sleep(pause)
             async with asyncio.timeout(self._timeout):
-                self.link, self.peer = await self._opener.open(self._bounds, self._lost, self._timeout)
+                self.pipeline, self.peer = await self._opener.open(self._bounds, self._lost, self._timeout)
         except TimeoutError:
             return self._failed(CacheUnavailable(f"Redis at {self._opener.place} did not answer in time"))
         except CacheError as error:
@@ -130,7 +130,7 @@ class SharedConnection:
             self._away = False
             log.warning("Redis at %s is back", self.peer.place or self._opener.place)
         self._on_open(self.peer)
-        return self.link
+        return self.pipeline
 
     def _failed(self, error: CacheError) -> CacheError:
         if self._failures == 0:
@@ -140,13 +140,13 @@ class SharedConnection:
         self._back_off()
         return error
 
-    def _lost(self, link: Link, unanswered: bool) -> None:
-        if link is not self.link:
+    def _lost(self, pipeline: PipelinedConnection, unanswered: bool) -> None:
+        if pipeline is not self.pipeline:
             return  # it failed while it was being opened: `_open` deals with it
-        peer, self.link, self.peer = self.peer, None, None
+        peer, self.pipeline, self.peer = self.peer, None, None
         if self._loop.time() - self._opened_at > STABLE:
             self._failures = 0
-        self._error = CacheUnavailable(link.lost or "the connection to Redis was lost")
+        self._error = CacheUnavailable(pipeline.lost or "the connection to Redis was lost")
         self._back_off()
         if unanswered and peer is not None:
             self._on_broken(peer)
@@ -158,4 +158,7 @@ class SharedConnection:
 
 def _again(error: CacheError) -> CacheError:
     """A fresh copy: one exception object raised to many callers would collect all their tracebacks."""
-    return type(error)(str(error))
+    again = type(error)(str(error))
+    for note in getattr(error, "__notes__", ()):
+        again.add_note(note)
+    return again

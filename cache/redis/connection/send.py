@@ -9,10 +9,10 @@ from hiredis import ReplyError
 
 from oncegate.cache.errors import CacheUnavailable, CacheUnsupported
 from oncegate.cache.redis.connection import faults
-from oncegate.cache.redis.connection.pipe import Link, Orphan, Reply, forget
+from oncegate.cache.redis.connection.pipe import Orphan, PipelinedConnection, Reply, forget
 from oncegate.cache.redis.connection.reconnecting import SharedConnection
-from oncegate.cache.redis.connection.routes import MOST_TRIES, Routes
-from oncegate.cache.redis.connection.server import Detour, Session
+from oncegate.cache.redis.connection.server import MOST_TRIES, Detour, Session
+from oncegate.cache.redis.connection.topology import Routes
 from oncegate.cache.redis.scripts import ASKING, SCRIPTS
 
 LARGE_BYTES: Final = 65536
@@ -23,8 +23,8 @@ async def send(routes: Routes, key: bytes, packed: bytes, deadline: float, orpha
     """Send one command to the server that holds ``key``; its reply, an error reply as a value. Raises `CacheUnavailable`."""
     session = routes.holder(key) or await routes.locate(key, deadline)
     connection = session.claims if len(packed) <= LARGE_BYTES else session.bodies
-    link = connection.link or await ready(connection, deadline)
-    future = link.send(packed, deadline, orphan)
+    pipeline = connection.pipeline or await ready(connection, deadline)
+    future = pipeline.send(packed, deadline, orphan)
     try:
         reply = await future
     except asyncio.CancelledError:
@@ -51,18 +51,18 @@ async def persist(
         elif tries == MOST_TRIES:
             break
         connection = at.session.claims if len(packed) <= LARGE_BYTES else at.session.bodies
-        link = await ready(connection, deadline)
+        pipeline = await ready(connection, deadline)
         if flushed:  # one connection keeps the order: the scripts are loaded when the call comes again
             for script in SCRIPTS:
-                forget(link.send(script.load, deadline))
-        put = link.send if not at.asking else partial(link.send_behind, ASKING)
+                forget(pipeline.send(script.load, deadline))
+        put = pipeline.send if not at.asking else partial(pipeline.send_behind, ASKING)
         reply = await _answer(put(packed, deadline, orphan), orphan)
         tries += 1
     return reply
 
 
-async def ready(connection: SharedConnection, deadline: float) -> Link:
-    """The link of ``connection``, opened if need be. Raises `CacheUnavailable`."""
+async def ready(connection: SharedConnection, deadline: float) -> PipelinedConnection:
+    """The open one of ``connection``, opened if need be. Raises `CacheUnavailable`."""
     try:
         return await connection.ready(deadline)
     except CacheUnsupported as error:

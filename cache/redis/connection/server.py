@@ -7,7 +7,7 @@ has its own session, and a session ends with its loop (`LoopGuard`).
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 
 from hiredis import ReplyError
@@ -15,7 +15,6 @@ from hiredis import ReplyError
 from oncegate.cache.errors import CacheError
 from oncegate.cache.redis.connection import faults
 from oncegate.cache.redis.connection.connect import Opener, Peer
-from oncegate.cache.redis.connection.loop_guard import LoopGuard
 from oncegate.cache.redis.connection.pipe import Bounds
 from oncegate.cache.redis.connection.reconnecting import PAUSES, SharedConnection
 from oncegate.cache.redis.connection.withdrawal import Elsewhere, Withdrawal, Withdrawals, nowhere
@@ -23,6 +22,8 @@ from oncegate.cache.redis.scripts import pack
 
 log = logging.getLogger(__name__)
 
+MOST_TRIES = 6
+"""How often one command is sent before its last refusal counts."""
 LONGEST_HOLD = 5.0
 """Seconds that a failover, once announced, may take; then whoever is the master is used again."""
 
@@ -37,6 +38,40 @@ class Detour:
 
     session: "Session"
     asking: bool = False
+
+
+class LoopGuard:
+    """Calls ``close`` when its event loop ends.
+
+    An asynchronous generator that is suspended in the loop is closed by ``shutdown_asyncgens``, which every way of
+    running a loop calls last, while transports can still be closed cleanly.
+    """
+
+    def __init__(self, close: Callable[[], None]) -> None:
+        self._close = close
+        self._generator: AsyncGenerator[None, None] | None = None
+
+    async def arm(self) -> None:
+        """Watch over the running loop. Only the first call does anything."""
+        if self._generator is None:
+            self._generator = self._wait_for_the_end()
+            await self._generator.asend(None)
+
+    async def aclose(self) -> None:
+        """Close now, and give the transports time to do so."""
+        if self._generator is None:
+            self._close()
+        else:
+            await self._generator.aclose()
+
+    async def _wait_for_the_end(self) -> AsyncGenerator[None, None]:
+        try:
+            yield
+        finally:
+            with contextlib.suppress(RuntimeError):  # a loop that was closed under us takes no more callbacks
+                self._close()
+            for _ in range(3):  # a transport closes itself in the loop's next rounds: TLS needs two
+                await asyncio.sleep(0)
 
 
 class Session:
@@ -58,7 +93,7 @@ class Session:
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.only: Session | None = self
-        """See `Routes.only`."""
+        """The session to the server that holds all keys; ``None`` where there are several."""
         self.place = opener.place
         self.claims = SharedConnection(opener, bounds, timeout, on_open=self._on_open, on_broken=self._on_broken)
         self.bodies = SharedConnection(opener, bounds, timeout, on_open=self._on_open, on_broken=self._on_broken)
@@ -77,41 +112,39 @@ class Session:
 
     # -- as the routes of a topology of one
 
-    def holder(self, key: bytes) -> "Session":  # noqa: ARG002 - whatever the key
-        """See `Routes.holder`."""
+    def holder(self, _key: bytes) -> "Session":
+        """The session to the server that holds a key, where that is known without a look-up."""
         return self
 
-    async def locate(self, key: bytes, deadline: float) -> "Session":  # noqa: ARG002  # Routes names the parameters
-        """See `Routes.locate`."""
+    async def locate(self, _key: bytes, _deadline: float) -> "Session":
+        """The same, looked up if need be. Raises `CacheUnavailable`."""
         return self
 
     async def detour(
-        self,
-        refusal: ReplyError,
-        key: bytes,  # noqa: ARG002  # Routes names the parameters
-        refused_by: "Session",  # noqa: ARG002  # Routes names the parameters
-        tries: int,  # noqa: ARG002  # Routes names the parameters
-        deadline: float,  # noqa: ARG002  # Routes names the parameters
+        self, refusal: ReplyError, _key: bytes, _refused_by: "Session", _tries: int, _deadline: float
     ) -> Detour | None:
-        """See `Routes.detour`. There is none, but a server that turned out to be a replica is left, and looked up anew."""
+        """Where to send a command that was refused, and sent ``_tries`` times so far; ``None``: nowhere.
+
+        Here there is no detour, but a server that turned out to be a replica is left, and looked up anew.
+        """
         if faults.reply_class(refusal) in faults.REPLICA_REPLIES:
             for connection in (self.claims, self.bodies):
-                if connection.link is not None:
-                    connection.link.fail(faults.REPLICA)
+                if connection.pipeline is not None:
+                    connection.pipeline.fail(faults.REPLICA)
         return None
 
-    async def sessions(self, deadline: float) -> "list[Session]":  # noqa: ARG002  # Routes names the parameters
-        """See `Routes.sessions`."""
+    async def sessions(self, _deadline: float) -> "list[Session]":
+        """One for each server that holds keys. Raises `CacheUnavailable` where they can't be found out."""
         return [self]
 
     async def guard(self) -> None:
-        """See `Routes.guard`."""
+        """Have all connections closed with the loop. Only the first call does anything."""
         await self._guard.arm()
         if not self._watches:
             self._watches = [self.loop.create_task(each) for each in self._opener.watches(self._on_place)]
 
     async def aclose(self) -> None:
-        """See `Routes.aclose`."""
+        """Close, and wait until the transports have."""
         await self._guard.aclose()
         await asyncio.gather(*self._watches, return_exceptions=True)
 
@@ -136,9 +169,9 @@ class Session:
         """Wait, for up to one time-out, until all that was sent is answered and nothing is left to be withdrawn."""
         with contextlib.suppress(TimeoutError, CacheError):
             async with asyncio.timeout(self._timeout):
-                for link in (self.claims.link, self.bodies.link):
-                    if link is not None:  # replies come in order: once this one's is here, all before it are
-                        await link.send(_PING, self.loop.time() + self._timeout)
+                for pipeline in (self.claims.pipeline, self.bodies.pipeline):
+                    if pipeline is not None:  # replies come in order: once this one's is here, all before it are
+                        await pipeline.send(_PING, self.loop.time() + self._timeout)
                 if self._withdrawing is not None:
                     await asyncio.wait((self._withdrawing,))
 
@@ -160,17 +193,21 @@ class Session:
         # Behind Sentinel, the last to be opened knows best who the master is. What the other one still talks to may be an
         # old master that takes writes until it is demoted, and then forgets them.
         for connection in (self.claims, self.bodies):
-            if connection.link is not None and connection.peer is not None and connection.peer.run_id != peer.run_id:
-                connection.link.fail(_OTHER_MASTER)
+            if (
+                connection.pipeline is not None
+                and connection.peer is not None
+                and connection.peer.run_id != peer.run_id
+            ):
+                connection.pipeline.fail(_OTHER_MASTER)
             connection.retry_now()
 
     async def _log_other_server(self, peer: Peer) -> None:
         """Log that the server is another process than before, and how much it holds: what it has lost is executed again."""
         count: object = None
-        link = self.claims.link or self.bodies.link
-        if link is not None:
+        pipeline = self.claims.pipeline or self.bodies.pipeline
+        if pipeline is not None:
             with contextlib.suppress(CacheError):
-                count = await link.send(_DBSIZE, self.loop.time() + self._timeout)
+                count = await pipeline.send(_DBSIZE, self.loop.time() + self._timeout)
         if count == 0:
             log.error(
                 "Redis at %s is another one now, and empty: what was executed before is executed again", peer.place
@@ -184,8 +221,8 @@ class Session:
             if place is None:
                 connection.hold(LONGEST_HOLD, "a failover of Redis is under way")
                 continue
-            if connection.link is not None and connection.peer is not None and connection.peer.place != place:
-                connection.link.fail(_OTHER_MASTER)
+            if connection.pipeline is not None and connection.peer is not None and connection.peer.place != place:
+                connection.pipeline.fail(_OTHER_MASTER)
             connection.retry_now()
 
     def _on_broken(self, peer: Peer) -> None:
@@ -208,11 +245,11 @@ class Session:
     async def _settle_batch(self) -> bool:
         deadline = self.loop.time() + self._timeout
         try:
-            link = await self.claims.ready(deadline)
+            pipeline = await self.claims.ready(deadline)
         except CacheError:
             return False
         peer = self.claims.peer
-        return peer is not None and await self._withdrawals.settle(link, peer, deadline, self._elsewhere)
+        return peer is not None and await self._withdrawals.settle(pipeline, peer, deadline, self._elsewhere)
 
 
 class OneServer:
@@ -225,5 +262,5 @@ class OneServer:
         self._timeout = timeout
 
     def open(self) -> Session:
-        """See `Topology.open`."""
+        """The routes for the running loop. Connects on first use."""
         return Session(self._opener, self._bounds, self._timeout, self.withdrawals)

@@ -32,7 +32,7 @@ from hiredis import ReplyError
 from oncegate.cache.errors import CacheUnavailable
 from oncegate.cache.redis.connection import faults
 from oncegate.cache.redis.connection.connect import Peer
-from oncegate.cache.redis.connection.pipe import Link, Reply, forget
+from oncegate.cache.redis.connection.pipe import PipelinedConnection, Reply, forget
 from oncegate.cache.redis.scripts import ASKING, RELEASE, pack
 
 log = logging.getLogger(__name__)
@@ -95,8 +95,8 @@ class Withdrawals:
         """Kill nothing here any more: this server holds no keys now."""
         self._broken.clear()
 
-    async def settle(self, link: Link, peer: Peer, deadline: float, elsewhere: Elsewhere) -> bool:
-        """Withdraw one batch over ``link``. False: not all of it was acknowledged; that is kept for the next attempt."""
+    async def settle(self, pipeline: PipelinedConnection, peer: Peer, deadline: float, elsewhere: Elsewhere) -> bool:
+        """Withdraw one batch over ``pipeline``. False: not all of it was acknowledged; that is kept for the next attempt."""
         for old in list(self._broken):
             if peer.run_id is None or old.run_id != peer.run_id:
                 del self._broken[old]
@@ -104,16 +104,18 @@ class Withdrawals:
         batch = self._take(BATCH)
         try:
             # One connection runs them in this order, so the kills are done before the first release.
-            kills = [_send(link, pack(b"CLIENT", b"KILL", b"ID", b"%d" % old.client_id), deadline) for old in broken]
+            kills = [
+                _send(pipeline, pack(b"CLIENT", b"KILL", b"ID", b"%d" % old.client_id), deadline) for old in broken
+            ]
             # Rare enough to load it each time: a NOSCRIPT would not be noticed here.
-            _send(link, RELEASE.load, deadline)
-            releases = [_release(link, claim, deadline) for claim in batch]
+            _send(pipeline, RELEASE.load, deadline)
+            releases = [_release(pipeline, claim, deadline) for claim in batch]
             for old, kill in zip(broken, kills, strict=True):
                 _log_refused(await kill)
                 self._broken.pop(old, None)
             for release in releases:
                 reply = await release
-                if not _acknowledged(reply, link) and not _moved(reply, batch[0], elsewhere):
+                if not _acknowledged(reply, pipeline) and not _moved(reply, batch[0], elsewhere):
                     return False
                 batch.pop(0)
         except CacheUnavailable:
@@ -129,17 +131,17 @@ class Withdrawals:
         return [claim for claim in taken if claim.until > now]
 
 
-def _send(link: Link, command: bytes, deadline: float) -> asyncio.Future[Reply]:
-    future = link.send(command, deadline)
+def _send(pipeline: PipelinedConnection, command: bytes, deadline: float) -> asyncio.Future[Reply]:
+    future = pipeline.send(command, deadline)
     forget(future)  # when an earlier one fails, this one is not awaited any more
     return future
 
 
-def _release(link: Link, claim: Withdrawal, deadline: float) -> asyncio.Future[Reply]:
+def _release(pipeline: PipelinedConnection, claim: Withdrawal, deadline: float) -> asyncio.Future[Reply]:
     call = RELEASE.call(claim.key, claim.token)
     if not claim.asking:
-        return _send(link, call, deadline)
-    future = link.send_behind(ASKING, call, deadline)
+        return _send(pipeline, call, deadline)
+    future = pipeline.send_behind(ASKING, call, deadline)
     forget(future)
     return future
 
@@ -148,12 +150,12 @@ def _moved(reply: Reply, claim: Withdrawal, elsewhere: Elsewhere) -> bool:
     return faults.reply_class(reply) in faults.REDIRECTIONS and elsewhere(claim, reply)
 
 
-def _acknowledged(reply: Reply, link: Link) -> bool:
+def _acknowledged(reply: Reply, pipeline: PipelinedConnection) -> bool:
     if not isinstance(reply, ReplyError):
         return True
     kind = faults.reply_class(reply)
     if kind in faults.REPLICA_REPLIES:
-        link.fail(faults.REPLICA)
+        pipeline.fail(faults.REPLICA)
     return kind == "WRONGTYPE"  # not a record any more, and it must not hold up those behind it
 
 

@@ -9,7 +9,7 @@
 -- ARGV[3]  the command, where one letter is enough for all of its copies that died of the same attempts; else an empty string
 -- ARGV[4]  how many dead letters may be kept, at least 1
 -- ARGV[5]  for how many ms each of them is kept
--- ARGV[6]  a field, then its value, then the next field...: what is told of the entry's death; nothing: it was processed
+-- ARGV[6]  a field, then its value, then the next field...: what describes the entry's death; nothing: it was processed
 -- returns  {1, letters trimmed}  done
 --          {0, letters trimmed}  it is not pending here: somebody has acknowledged it before, and nothing else was written
 --
@@ -20,12 +20,15 @@
 -- to be tried again, and the stream would fill up with what was processed.
 --
 -- Trimming comes in the same step as the letter that makes it necessary, and never takes that one. A letter that is
--- retried meanwhile was moved before (redrive.lua) or is gone: never both, and never half. Many go in
+-- retried meanwhile was moved before (retry.lua) or is gone: never both, and never half. Many go in
 -- pieces: a limit that was lowered must not stop the server.
+
+-- include below.lua
+-- include fields.lua
 local LATEST = 1000  -- letters that are looked at for the one of another copy: it died just before
 local MOST_FIELDS = 1000  -- unpack can't take any number of them, and no command of ours has more than a dozen
 local TRIMMED_AT_ONCE = 1000
-local DETAILS = 6  -- where what is told of the death begins in ARGV
+local DETAILS = 6  -- where what describes the death begins in ARGV
 local stream, dead, trimmed, group, id = KEYS[1], KEYS[2], KEYS[3], ARGV[1], ARGV[2]
 
 -- Take out the oldest letters that are too many, and then those that are too old; how many. A letter's id begins with the
@@ -54,15 +57,9 @@ end
 
 -- Whether a copy of the command has its letter already, of the same consumer after as many attempts.
 local function has_letter(command)
-  local own = {}
-  for i = DETAILS, #ARGV, 2 do
-    own[ARGV[i]] = ARGV[i + 1]
-  end
+  local own = fields({unpack(ARGV, DETAILS)})
   for _, letter in ipairs(redis.call('XREVRANGE', dead, '+', '-', 'COUNT', LATEST)) do
-    local field = {}
-    for i = 1, #letter[2], 2 do
-      field[letter[2][i]] = letter[2][i + 1]
-    end
+    local field = fields(letter[2])
     if field['command'] == command and field['dead.consumer'] == own['dead.consumer']
       and field['dead.attempts'] == own['dead.attempts'] then
       return true
@@ -90,23 +87,10 @@ end
 
 redis.call('XACK', stream, group, id)
 
--- Ids are "ms-seq", 64 bits each: more than a Lua number holds exactly, so they are compared as decimal strings.
-local function below(one, other)
-  local ms, seq = one:match('(%d+)-(%d+)')
-  local ms2, seq2 = other:match('(%d+)-(%d+)')
-  if ms == ms2 then
-    ms, ms2 = seq, seq2
-  end
-  return #ms < #ms2 or (#ms == #ms2 and ms < ms2)
-end
 
-for _, flat in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
-  local field = {}
-  for i = 1, #flat, 2 do
-    field[flat[i]] = flat[i + 1]
-  end
-  local other = field['name']
-  if below(field['last-delivered-id'], id) or #redis.call('XPENDING', stream, other, id, id, 1) > 0 then
+for _, other in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
+  local field = fields(other)
+  if below(field['last-delivered-id'], id) or #redis.call('XPENDING', stream, field['name'], id, id, 1) > 0 then
     return {1, gone}
   end
 end

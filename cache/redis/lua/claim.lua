@@ -20,10 +20,7 @@ local pttl = redis.call('PTTL', KEYS[1])
 local fresh = ARGV[1]
 local stored = record:sub(2, 2)
 local state = stored
-local least = 42
-if state == 'I' then
-  least = 55
-end
+local least = state == 'I' and 55 or 42
 -- Whether it is what a record of this state looks like: its response is sealed under the state's name (codec.py), and what
 -- follows where there is none is an object. A state that was damaged must not have a command executed again.
 local function is_of(record, state)

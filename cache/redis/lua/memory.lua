@@ -1,10 +1,10 @@
--- Tell how much memory is used where a stream is, and how many entries the stream has.
+-- How much memory is used where a stream is, and how many entries the stream has.
 --
 -- KEYS[1]  the stream
 -- returns  {bytes used, bytes that may be used (0: as many as there are), entries}
 --
--- Where Redis evicts, it says 0 as well: it refuses nothing then. INFO takes longer than appending does, so this is asked
--- now and then, and not by each submission.
+-- Where Redis evicts, it says 0 as well: it refuses nothing then. INFO takes longer than appending does, so this runs
+-- now and then, and not for each submission.
 local info = redis.call('INFO', 'memory')
 local most = tonumber(info:match('\nmaxmemory:(%d+)')) or 0
 if info:match('\nmaxmemory_policy:([%w-]+)') ~= 'noeviction' then

@@ -23,10 +23,7 @@ if held == '' and redis.call('EXISTS', KEYS[1]) == 0 then
 end
 local pttl = redis.call('PTTL', KEYS[1])
 local state = held:sub(2, 2)
-local least = 42
-if state == 'I' then
-  least = 55
-end
+local least = state == 'I' and 55 or 42
 if pttl < 0 or #held < least or held:byte(1) ~= 1 then
   return -4
 end

@@ -1,14 +1,6 @@
 -- `trim` removes what no group of the stream KEYS[1] needs any more, and returns how many entries went.
---
--- Ids are "ms-seq", 64 bits each: more than a Lua number holds exactly, so they are compared as decimal strings.
-local function below(one, other)
-  local ms, seq = one:match('(%d+)-(%d+)')
-  local ms2, seq2 = other:match('(%d+)-(%d+)')
-  if ms == ms2 then
-    ms, ms2 = seq, seq2
-  end
-  return #ms < #ms2 or (#ms == #ms2 and ms < ms2)
-end
+-- include below.lua
+-- include fields.lua
 
 -- The lowest id that can come after this one. Where a Lua number could not hold it: the id itself, so that one entry too
 -- many stays.
@@ -24,10 +16,7 @@ end
 local function lowest_needed()
   local lowest
   for _, group in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
-    local field = {}
-    for i = 1, #group, 2 do
-      field[group[i]] = group[i + 1]
-    end
+    local field = fields(group)
     local needed = after(field['last-delivered-id'])
     local pending = redis.call('XPENDING', KEYS[1], field['name'])
     -- A group that was set back needs more than what is pending there.

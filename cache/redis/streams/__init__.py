@@ -1,1 +1,1 @@
-"""Command streams in Redis: entries (`CommandStream`), consumer groups (`Group`), their memory, and the client for them."""
+"""Command streams in Redis: `CommandStream`, consumer groups (`Group`), dead letters (`Death`), memory, and a client for them."""

@@ -26,7 +26,7 @@ class StreamClient:
         self._connections = RedisCache.from_url(url, timeout=timeout, bounds=Bounds())
 
     async def run(self, name: str, key: str, *parts: Part) -> Reply:
-        """The reply to the command ``name`` on ``key``. Raises `CacheUnavailable`: `faults.of_stream_reply` says which."""
+        """The reply to the command ``name`` on ``key``. Raises `CacheUnavailable`, of the kind in `faults.of_stream_reply`."""
         return await self.run_on(key, *name.split(), key, *parts)
 
     async def run_on(self, key: str, *parts: Part) -> Reply:
@@ -35,7 +35,7 @@ class StreamClient:
 
     async def call(self, script: Script, keys: Sequence[str], *arguments: Part) -> Reply:
         """The reply of ``script``. Raises as `run` does."""
-        return await self._send(keys[0], script.call_with(*map(_octets, (*keys, *arguments))))
+        return await self._send(keys[0], script.call(*map(_octets, (*keys, *arguments))))
 
     async def _send(self, key: str, packed: bytes) -> Reply:
         reply = await self._connections.command(key, packed)

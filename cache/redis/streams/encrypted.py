@@ -1,4 +1,4 @@
-"""Encrypts what a command says in its stream's entry, and in a dead letter: all but what workers and scripts need to route it.
+"""Encrypts a command in its stream's entry and in its dead letter: all but what workers and scripts need to route it.
 
 In clear stay the command's id, the fingerprint, method, route and times. An entry can't be read as another command's: its id is
 part of the address.
@@ -10,11 +10,12 @@ import orjson
 
 from oncegate.cache.encryption import Encryption
 from oncegate.cache.errors import RecordUnreadable
+from oncegate.cache.redis.streams.letter import ERROR
 from oncegate.cache.redis.streams.stream import Fields, NotACommand
 
 _TEXTS = (b"key", b"target", b"content-type", b"correlation", b"traceparent", b"headers", b"aggregate")
 _ENCRYPTED, _BODY = b"encrypted", b"body"
-_ERROR, _ERROR_ENCRYPTED = b"dead.error", b"dead.encrypted"
+_ERROR_ENCRYPTED = b"dead.encrypted"
 
 
 def encrypted(fields: Fields, encryption: Encryption | None) -> Fields:
@@ -34,8 +35,8 @@ def encrypted_death(death: Fields, command: str, encryption: Encryption | None) 
     """The fields that describe a death: its error's text may quote the command."""
     if encryption is None or not encryption.encrypts:
         return death
-    kept = {name: value for name, value in death.items() if name != _ERROR}
-    return kept | {_ERROR_ENCRYPTED: encryption.encrypt(death[_ERROR], _ERROR, command.encode())}
+    kept = {name: value for name, value in death.items() if name != ERROR}
+    return kept | {_ERROR_ENCRYPTED: encryption.encrypt(death[ERROR], ERROR, command.encode())}
 
 
 def decrypted(fields: Mapping[bytes, bytes], encryption: Encryption | None) -> Fields:
@@ -48,7 +49,7 @@ def decrypted(fields: Mapping[bytes, bytes], encryption: Encryption | None) -> F
             opened |= {name.encode(): value.encode("latin-1") for name, value in read.items()}
             opened[_BODY] = _given(encryption).decrypt(opened.get(_BODY, b""), _BODY, command)
         if (error := opened.pop(_ERROR_ENCRYPTED, None)) is not None:
-            opened[_ERROR] = _given(encryption).decrypt(error, _ERROR, command)
+            opened[ERROR] = _given(encryption).decrypt(error, ERROR, command)
     except RecordUnreadable as error:
         raise NotACommand(f"the entry can't be read: {error}") from None
     return opened

@@ -14,6 +14,8 @@ from oncegate.cache.redis.streams.stream import CommandStream, Fields, entries_o
 
 log = logging.getLogger("oncegate.worker")
 
+FIRST = b"0-0"
+"""The cursor to begin with; Redis gives it back at the end, too."""
 _AT_ONCE = 500
 """Entries named in one command."""
 GONE_AFTER_MS = 24 * 3600 * 1000
@@ -72,14 +74,13 @@ class Group:
         for entry, wait_ms in waits_ms.items():
             await self._client.run("XCLAIM", *own, 0, entry, "IDLE", max(0, idle_ms - wait_ms), "JUSTID")
 
-    async def abandoned(self, idle_ms: int, cursor: bytes, count: int) -> tuple[bytes, list[tuple[bytes, Fields]]]:
-        """At most ``count`` entries idle for ``idle_ms``, ours from now on, and where to go on.
-
-        The cursor is ``0-0`` where those were all.
-        """
+    async def abandoned(
+        self, idle_ms: int, cursor: bytes, count: int
+    ) -> tuple[bytes | None, list[tuple[bytes, Fields]]]:
+        """Where to go on (``None``: those were all), and at most ``count`` entries idle for ``idle_ms``, ours from now on."""
         own = (self.name, self.worker, idle_ms, cursor, "COUNT", count)
         further, entries, *_ = await self._client.run("XAUTOCLAIM", self.stream.key, *own)
-        return further, entries_of(entries)
+        return None if further == FIRST else further, entries_of(entries)
 
     async def acknowledge(self, entry: bytes, death: Mapping[bytes, bytes] | None = None, copy_of: str = "") -> bool:
         """Acknowledge ``entry``; with a dead letter that describes its ``death`` where it is given up.

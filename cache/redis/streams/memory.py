@@ -82,8 +82,6 @@ class MemorySamples:
     async def _sample(self, key: str) -> None:
         try:
             memory = StreamMemory(*await self._cache.memory(key))
-        except (
-            CacheUnavailable
-        ):  # it doesn't answer, or the user may not ask: then appending shows whether there is room
+        except CacheUnavailable:  # no answer, or this user may not see it: then appending shows whether there is room
             memory = StreamMemory(0, 0, 0)
         self._samples[key] = asyncio.get_running_loop().time(), memory

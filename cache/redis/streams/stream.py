@@ -8,16 +8,17 @@ Appending goes over the connections of the records (`RedisCache.append` says why
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
 from oncegate.cache.errors import CacheRefused, GroupMissing
-from oncegate.cache.record import FINGERPRINT_BYTES
+from oncegate.cache.fields import FIELD_VALUE
+from oncegate.cache.record import DEAD_TOKEN, FINGERPRINT_BYTES, MAX_SEQUENCE, Record, State, StoredResponse
 from oncegate.cache.redis.connection.pipe import Reply
-from oncegate.cache.redis.scripts import APPEND, MEMORY, REDRIVE
+from oncegate.cache.redis.scripts import APPEND, MEMORY, RETRY
 from oncegate.cache.redis.streams.client import StreamClient
 from oncegate.cache.redis.streams.memory import StreamMemory
 
@@ -25,8 +26,6 @@ Fields = dict[bytes, bytes]
 """What an entry holds."""
 
 VERSION = b"1"
-MOST = 2**63 - 1
-"""The highest number that a command may have."""
 
 
 class NotACommand(ValueError):
@@ -35,7 +34,7 @@ class NotACommand(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class GroupProgress:
-    """A consumer group: how many entries it has not read (``None``: Redis can't tell), and how many not acknowledged."""
+    """A consumer group: how many entries it has not read (``None``: Redis does not know), and how many not acknowledged."""
 
     name: str
     unread: int | None
@@ -44,7 +43,7 @@ class GroupProgress:
 
 @dataclass(frozen=True, slots=True)
 class PendingEntry:
-    """An entry that ``worker`` holds, whom nothing was heard of it for ``idle_ms``."""
+    """An entry that ``worker`` holds, and has not refreshed for ``idle_ms``."""
 
     entry: str
     worker: str
@@ -56,7 +55,7 @@ class Command:
     """One accepted command, as it is in the stream.
 
     ``command`` is the id of its record. ``target`` is the raw path with its query; it and the other texts that came over the
-    wire are Latin-1, so that each octet is kept. ``attempts_before`` is how many attempts had been made when an operator drove
+    wire are Latin-1, so that each octet is kept. ``attempts_before`` is how many attempts had been made when an operator retried
     it again, 0 on a first submission. ``accepted_at_ms`` is Unix time, for people. ``headers`` are the request's lines that
     travel with it, names in lower case, in their order: empty in entries of former versions, which bring ``content_type`` alone.
     ``aggregate`` is the id of what the command is about, and ``sequence`` its number among the commands about that: both are
@@ -104,6 +103,10 @@ class Command:
             fields[b"attempts_before"] = b"%d" % self.attempts_before
         return fields | {b"body": self.body}
 
+    def record(self, response: StoredResponse) -> Record:
+        """The record of its submission, as it was accepted with ``response``."""
+        return Record(State.SUCCEEDED, DEAD_TOKEN, self.fingerprint, 1, response, submission=True)
+
     def parts(self) -> list[bytes]:
         """The same, names and values in turn, for Redis."""
         return [part for pair in self.fields().items() for part in pair]
@@ -115,8 +118,6 @@ class Command:
         if version != VERSION:
             what = "has no version" if version is None else "is of another version"
             raise NotACommand(f"the entry is no command that can be read: it {what}")
-        if b"encrypted" in fields:
-            raise NotACommand("the entry can't be read: it is encrypted, and encryption_keys are not set")
         missing = [name.decode() for name in _REQUIRED if not fields.get(name)]
         if b"body" not in fields:
             missing.append("body")
@@ -145,16 +146,13 @@ class Command:
 
 
 _REQUIRED = (b"command", b"key", b"fingerprint", b"method", b"target", b"route")
-
-
-_TEXT = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
-"""What a field line may hold (RFC 9110 section 5.5)."""
+_is_text = re.compile(FIELD_VALUE).fullmatch
 
 
 def _headers(kept: bytes) -> tuple[tuple[str, str], ...]:
     lines = orjson.loads(kept)
-    if not all(_TEXT.fullmatch(name) and _TEXT.fullmatch(value) for name, value in lines):
-        raise ValueError("a field line holds what none can")
+    if not all(_is_text(name) and _is_text(value) for name, value in lines):
+        raise ValueError("a field line holds a character that no header may have")
     return tuple((name, value) for name, value in lines)
 
 
@@ -162,7 +160,7 @@ def _sequence(digits: bytes | None) -> int | None:
     if not digits:
         return None
     number = int(digits)
-    if not digits.isdigit() or not 0 < number <= MOST:
+    if not digits.isdigit() or not 0 < number <= MAX_SEQUENCE:
         raise ValueError("a number has 63 bits, and is above 0")
     return number
 
@@ -189,11 +187,6 @@ def dead_letters_key(namespace: str, name: str) -> str:
     return stream_key(namespace, name) + ":dead"
 
 
-def trimmed_letters_key(namespace: str, name: str) -> str:
-    """The Redis key that counts the stream's dead letters that were too many, or too old."""
-    return dead_letters_key(namespace, name) + ":trimmed"
-
-
 class CommandStream:
     """The command stream ``name`` of ``namespace``, for readers. ``client`` stays its owner's, who closes it.
 
@@ -205,7 +198,8 @@ class CommandStream:
         self.name = name
         self.key = stream_key(namespace, name)
         self.dead_key = dead_letters_key(namespace, name)
-        self.trimmed_key = trimmed_letters_key(namespace, name)
+        self.trimmed_key = self.dead_key + ":trimmed"
+        """Counts the dead letters that were too many, or too old."""
 
     async def trim(self) -> int:
         """Remove what no group needs any more; how many entries that were. Without a group: none."""
@@ -234,9 +228,13 @@ class CommandStream:
     async def groups(self) -> list[GroupProgress]:
         """The groups that read the stream; none where there is no stream."""
         try:
-            return [_progress(pairs(each)) for each in await self.client.run("XINFO GROUPS", self.key)]
+            groups = [pairs(each) for each in await self.client.run("XINFO GROUPS", self.key)]
         except GroupMissing:
             return []
+        return [
+            GroupProgress(each[b"name"].decode("utf-8", "replace"), each.get(b"lag"), each[b"pending"])
+            for each in groups
+        ]
 
     async def pending(self, group: str, limit: int) -> list[PendingEntry]:
         """At most ``limit`` entries that ``group`` has not acknowledged, the oldest first; none where there is no such group."""
@@ -275,7 +273,7 @@ class CommandStream:
         return int(await self.client.run("GET", self.trimmed_key) or 0)
 
     async def letters(self, start: str, last: str, count: int) -> list[tuple[str, Fields]]:
-        """At most ``count`` dead letters from ``start`` to ``last``, in XRANGE's words, the oldest first."""
+        """At most ``count`` dead letters from ``start`` to ``last``, as XRANGE takes them, the oldest first."""
         found = entries_of(await self.client.run("XRANGE", self.dead_key, start, last, "COUNT", count))
         return [(letter.decode(), fields) for letter, fields in found]
 
@@ -284,14 +282,14 @@ class CommandStream:
         found = await self.client.run("XREVRANGE", self.dead_key, "+", "-", "COUNT", 1)
         return found[0][0].decode() if found else None
 
-    async def redrive(self, letter: str, note: str) -> str | None:
+    async def retry(self, letter: str, note: str) -> str | None:
         """Put a dead letter back into the stream, in one step; the id of the new entry, ``None``: there is no such letter.
 
         ``note`` is one line for people, and stays with the entry.
 
         Raises `GroupMissing` where the consumer that gave it up has no group: nobody would read the entry.
         """
-        entry: bytes | None = await self.client.call(REDRIVE, (self.key, self.dead_key), letter, note)
+        entry: bytes | None = await self.client.call(RETRY, (self.key, self.dead_key), letter, note)
         return entry.decode() if entry else None
 
     async def discard(self, letter: str) -> bool:
@@ -307,7 +305,3 @@ def pairs(flat: Sequence[Any]) -> dict[bytes, Any]:
 def entries_of(reply: Reply) -> list[tuple[bytes, Fields]]:
     """The entries of a reply; without fields what was deleted meanwhile."""
     return [(entry, pairs(fields or ())) for entry, fields in reply or ()]
-
-
-def _progress(group: Mapping[bytes, Any]) -> GroupProgress:
-    return GroupProgress(group[b"name"].decode("utf-8", "replace"), group.get(b"lag"), group[b"pending"])

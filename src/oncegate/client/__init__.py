@@ -13,11 +13,11 @@ What it can't know:
 - Whether the server honours the key. Towards one that ignores it, a retry after a broken connection may execute twice:
   use it for services behind oncegate, or that document ``Idempotency-Key``; or set ``methods=()``.
 - What happened when it gives up. The outcome may be unknown then: ``error.request.headers["Idempotency-Key"]`` is the key
-  to ask again with, by sending ``error.request`` itself, or an equal request with that key.
+  to try again with, by sending ``error.request`` itself, or an equal request with that key.
 - That two calls mean the same command. A second ``client.post`` is a new command with a new key. Where a retry must
   survive a restart of this process, make the key beforehand, store it with the command, and set the header.
 - Whether a response that breaks off in its body can be fetched again: the transport has returned it by then. With the key it
-can, while the record lives: send ``response.request`` again.
+  can, while the record lives: send ``response.request`` again.
 
 A body that can't be sent twice (a generator, an open file, a multipart form) is sent once: such a request is retried only
 where its body had not begun to leave. Pass bytes, ``json=`` or ``data=`` to have it retried like others. A redirected request
@@ -29,11 +29,10 @@ Under httpx2, httpx's successor: where httpx is not installed these are transpor
 
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Generic, TypeVar
 from uuid import uuid4
 
 try:
@@ -65,42 +64,69 @@ def new_key() -> str:
     return f'"{uuid4()}"'
 
 
-@dataclass(frozen=True, slots=True)
-class _Send:
-    request: httpx.Request
+class _Blocking:
+    """A blocking transport, as coroutines that never suspend (`_run`)."""
+
+    def __init__(self, transport: httpx.BaseTransport) -> None:
+        self._transport = transport
+
+    async def send(self, request: httpx.Request) -> httpx.Response:
+        return self._transport.handle_request(request)
+
+    def chunks(self, response: httpx.Response) -> Any:
+        return response.iter_raw()
+
+    async def chunk(self, chunks: Any) -> bytes | None:
+        """The next one of `chunks`; ``None`` at the end."""
+        return next(chunks, None)
+
+    async def close(self, response: httpx.Response) -> None:
+        response.close()
+
+    async def pause(self, seconds: float) -> None:
+        time.sleep(seconds)  # noqa: ASYNC251  # there is no event loop: `_run`
 
 
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """Read the body as it came over the wire, and close the response; of a long one only the beginning: then it is a `_Rest`."""
+class _Async:
+    """An asynchronous transport, with the same methods."""
 
-    response: httpx.Response
+    def __init__(self, transport: httpx.AsyncBaseTransport) -> None:
+        self._transport = transport
+
+    async def send(self, request: httpx.Request) -> httpx.Response:
+        return await self._transport.handle_async_request(request)
+
+    def chunks(self, response: httpx.Response) -> Any:
+        return response.aiter_raw()
+
+    async def chunk(self, chunks: Any) -> bytes | None:
+        return await anext(chunks, None)
+
+    async def close(self, response: httpx.Response) -> None:
+        await response.aclose()
+
+    async def pause(self, seconds: float) -> None:
+        await anyio.sleep(seconds)
 
 
-@dataclass(frozen=True, slots=True)
-class _Close:
-    response: httpx.Response
+_Wire = _Blocking | _Async
+Inner = TypeVar("Inner", httpx.BaseTransport, httpx.AsyncBaseTransport)
 
 
-@dataclass(frozen=True, slots=True)
-class _Pause:
-    seconds: float
+class _Idempotent(Generic[Inner]):
+    """The rules for sending, for both transports."""
 
-
-_Step = _Send | _Read | _Close | _Pause
-_Flow = Generator[_Step, Any, httpx.Response]
-
-
-class _Rules:
-    """The rules for sending, for both transports: a generator that yields the next step, and gets its result sent in."""
+    _default: Callable[[], Inner]
 
     def __init__(
         self,
-        methods: Collection[str],
-        header: str,
-        make_key: Callable[[], str],
-        budget: RetryBudget | None,
-        also_statuses: Collection[int],
+        transport: Inner | None = None,
+        *,
+        methods: Collection[str] = ("POST", "PATCH"),
+        header: str = "Idempotency-Key",
+        make_key: Callable[[], str] = new_key,
+        budget: RetryBudget | None = None,
+        also_statuses: Collection[int] = (),
     ) -> None:
         if isinstance(methods, str):  # its letters would be the methods, and no request would get a key
             raise TypeError("methods is a collection: ('POST',)")
@@ -108,31 +134,32 @@ class _Rules:
             raise TypeError(f"make_key is a {type(make_key).__qualname__}: give a function that returns a key")
         if budget is not None and not isinstance(budget, RetryBudget):
             raise TypeError(f"budget is a {type(budget).__qualname__}: give a RetryBudget(...)")
+        self._transport: Inner = transport or self._default()
         self._methods = frozenset(method.upper() for method in methods)
         self._header = header
         self._make_key = make_key
         self._budget = budget or RetryBudget()
         self._also_statuses = frozenset(also_statuses)
 
-    def flow(self, request: httpx.Request) -> _Flow:
+    async def _exchange(self, wire: _Wire, request: httpx.Request) -> httpx.Response:
         """One request until its last answer is returned, or its last error raised."""
         _check_package(request)
         self._put_key(request)
-        body = _Body(request)
+        body = _Body(request.stream)
+        if not isinstance(request.stream, httpx.ByteStream):  # bytes can always be sent again
+            request.stream = body
         harmless = request.method in IDEMPOTENT or self._header in request.headers
         retries = Retries(self._budget, harmless, time.monotonic(), self._also_statuses)
         while True:
             try:
-                response: httpx.Response = yield _Send(request)
+                response = await wire.send(request)
                 problem = None
                 if worth_reading(response.status_code, response.headers.get("content-type", "")):
-                    read = yield _Read(response)
-                    response = _again(response, read)
-                    problem = _json(response) if isinstance(read, bytes) else None
+                    response, problem = await _read(wire, response)
                 pause = self._judge(retries, response, body, problem)
             except _NOTHING_SENT as error:
-                hopeless = _certificate_refused(error)
-                pause = retries.nothing_was_sent(time.monotonic(), resendable=body.resendable and not hopeless)
+                resendable = body.resendable and not _certificate_refused(error)
+                pause = retries.nothing_was_sent(time.monotonic(), resendable=resendable)
                 if pause is None:
                     raise
             except _BROKEN:
@@ -142,8 +169,8 @@ class _Rules:
             else:
                 if pause is None:
                     return response
-                yield _Close(response)
-            yield _Pause(pause)
+                await wire.close(response)
+            await wire.pause(pause)
 
     def _judge(self, retries: Retries, response: httpx.Response, body: "_Body", problem: Any) -> float | None:
         headers = response.headers
@@ -171,33 +198,19 @@ def _check_package(request: object) -> None:
         )
 
 
-class _Body:
-    """Whether a request's body can still be sent whole: always, if it is bytes; else until its first piece was read."""
+class _Body(httpx.SyncByteStream, httpx.AsyncByteStream):
+    """A request's body, which can be sent whole until sending it has begun."""
 
-    def __init__(self, request: httpx.Request) -> None:
-        self._bytes = isinstance(request.stream, httpx.ByteStream)
-        self.begun = False
-        if not self._bytes:
-            request.stream = _Watched(request.stream, self)
-
-    @property
-    def resendable(self) -> bool:
-        return self._bytes or not self.begun
-
-
-class _Watched(httpx.SyncByteStream, httpx.AsyncByteStream):
-    """A body that notes when sending it begins."""
-
-    def __init__(self, stream: Any, body: _Body) -> None:
+    def __init__(self, stream: Any) -> None:
         self._stream = stream
-        self._body = body
+        self.resendable = True
 
     def __iter__(self) -> Iterator[bytes]:
-        self._body.begun = True
+        self.resendable = False
         yield from self._stream
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        self._body.begun = True
+        self.resendable = False
         async for chunk in self._stream:
             yield chunk
 
@@ -233,21 +246,32 @@ class _Rest(httpx.SyncByteStream, httpx.AsyncByteStream):
         await self._response.aclose()
 
 
-def _again(response: httpx.Response, read: bytes | _Rest) -> httpx.Response:
-    """``response`` with its body, which was read and can be read again by the caller, as it came."""
-    if isinstance(read, _Rest):
-        return httpx.Response(
-            response.status_code, headers=response.headers, stream=read, extensions=response.extensions
-        )
+async def _read(wire: _Wire, response: httpx.Response) -> tuple[httpx.Response, Any]:
+    """``response`` with its body as it came over the wire, which the caller can read again; and its JSON value, or ``None``.
+
+    Of a long body only the beginning is read. A short one is read to its end, and the response closed.
+    """
+    begun, size, rest = list[bytes](), 0, wire.chunks(response)
+    try:
+        while (chunk := await wire.chunk(rest)) is not None:
+            begun.append(chunk)
+            size += len(chunk)
+            if size > _MOST_OF_A_PROBLEM:
+                left = _Rest(begun, rest, response)
+                return _again(response, stream=left, extensions=response.extensions), None
+    except BaseException:  # however reading ends, an interrupt or a cancellation too, the response is closed
+        await wire.close(response)
+        raise
+    await wire.close(response)
     extensions = {name: value for name, value in response.extensions.items() if name != "network_stream"}
-    return httpx.Response(response.status_code, headers=response.headers, content=read, extensions=extensions)
-
-
-def _json(response: httpx.Response) -> Any:
-    """The JSON value of a body that was read whole; ``None`` where it is none."""
+    whole = _again(response, content=b"".join(begun), extensions=extensions)
     with suppress(orjson.JSONDecodeError, httpx.DecodingError):
-        return orjson.loads(response.content)
-    return None
+        return whole, orjson.loads(whole.content)
+    return whole, None
+
+
+def _again(response: httpx.Response, **body: Any) -> httpx.Response:
+    return httpx.Response(response.status_code, headers=response.headers, **body)
 
 
 def _certificate_refused(error: BaseException | None) -> bool:
@@ -259,7 +283,17 @@ def _certificate_refused(error: BaseException | None) -> bool:
     return False
 
 
-class IdempotentTransport(httpx.BaseTransport):
+def _run(exchange: Coroutine[Any, Any, httpx.Response]) -> httpx.Response:
+    """The result of a coroutine whose every call blocks: it never suspends, and needs no event loop."""
+    try:
+        exchange.send(None)
+    except StopIteration as ended:
+        response: httpx.Response = ended.value
+        return response
+    raise RuntimeError("a blocking call has suspended")
+
+
+class IdempotentTransport(_Idempotent[httpx.BaseTransport], httpx.BaseTransport):
     """For ``httpx.Client``. What it does, and what it can't know: see `oncegate.client`.
 
     ``transport`` is what sends (default: ``httpx.HTTPTransport()``), and takes what the client would have passed on to its
@@ -269,121 +303,26 @@ class IdempotentTransport(httpx.BaseTransport):
     Raises ``TypeError`` for ``methods`` that are a single string.
     """
 
-    def __init__(
-        self,
-        transport: httpx.BaseTransport | None = None,
-        *,
-        methods: Collection[str] = ("POST", "PATCH"),
-        header: str = "Idempotency-Key",
-        make_key: Callable[[], str] = new_key,
-        budget: RetryBudget | None = None,
-        also_statuses: Collection[int] = (),
-    ) -> None:
-        self._transport = transport or httpx.HTTPTransport()
-        self._rules = _Rules(methods, header, make_key, budget, also_statuses)
+    _default = httpx.HTTPTransport
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """See `httpx.BaseTransport`."""
-        flow = self._rules.flow(request)
-        result: Any = None
-        error: Exception | None = None
-        while True:
-            try:
-                step = flow.send(result) if error is None else flow.throw(error)
-            except StopIteration as ended:
-                return _returned(ended)
-            result = error = None
-            try:
-                result = self._do(step)
-            except httpx.TransportError as raised:
-                error = raised
-
-    def _do(self, step: _Step) -> Any:
-        match step:
-            case _Send(request):
-                return self._transport.handle_request(request)
-            case _Read(response):
-                begun, size, rest = list[bytes](), 0, response.iter_raw()
-                try:
-                    for chunk in rest:
-                        begun.append(chunk)
-                        size += len(chunk)
-                        if size > _MOST_OF_A_PROBLEM:
-                            return _Rest(begun, rest, response)
-                except BaseException:  # however reading ends, an interrupt too, the response is closed
-                    response.close()
-                    raise
-                response.close()
-                return b"".join(begun)
-            case _Close(response):
-                return response.close()
-            case _Pause(seconds):
-                return time.sleep(seconds)
+        return _run(self._exchange(_Blocking(self._transport), request))
 
     def close(self) -> None:
         """Close the inner transport."""
         self._transport.close()
 
 
-class AsyncIdempotentTransport(httpx.AsyncBaseTransport):
+class AsyncIdempotentTransport(_Idempotent[httpx.AsyncBaseTransport], httpx.AsyncBaseTransport):
     """For ``httpx.AsyncClient``; see `IdempotentTransport`."""
 
-    def __init__(
-        self,
-        transport: httpx.AsyncBaseTransport | None = None,
-        *,
-        methods: Collection[str] = ("POST", "PATCH"),
-        header: str = "Idempotency-Key",
-        make_key: Callable[[], str] = new_key,
-        budget: RetryBudget | None = None,
-        also_statuses: Collection[int] = (),
-    ) -> None:
-        self._transport = transport or httpx.AsyncHTTPTransport()
-        self._rules = _Rules(methods, header, make_key, budget, also_statuses)
+    _default = httpx.AsyncHTTPTransport
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """See `httpx.AsyncBaseTransport`."""
-        flow = self._rules.flow(request)
-        result: Any = None
-        error: Exception | None = None
-        while True:
-            try:
-                step = flow.send(result) if error is None else flow.throw(error)
-            except StopIteration as ended:
-                return _returned(ended)
-            result = error = None
-            try:
-                result = await self._do(step)
-            except httpx.TransportError as raised:
-                error = raised
-
-    async def _do(self, step: _Step) -> Any:
-        match step:
-            case _Send(request):
-                return await self._transport.handle_async_request(request)
-            case _Read(response):
-                begun, size, rest = list[bytes](), 0, response.aiter_raw()
-                try:
-                    async for chunk in rest:
-                        begun.append(chunk)
-                        size += len(chunk)
-                        if size > _MOST_OF_A_PROBLEM:
-                            return _Rest(begun, rest, response)
-                except BaseException:  # however reading ends, a cancellation too, the response is closed
-                    await response.aclose()
-                    raise
-                await response.aclose()
-                return b"".join(begun)
-            case _Close(response):
-                return await response.aclose()
-            case _Pause(seconds):
-                return await anyio.sleep(seconds)
+        return await self._exchange(_Async(self._transport), request)
 
     async def aclose(self) -> None:
         """Close the inner transport."""
         await self._transport.aclose()
-
-
-def _returned(ended: StopIteration) -> httpx.Response:
-    response: httpx.Response = ended.value
-    return response

@@ -52,10 +52,9 @@ from oncegate.faststream.rules import (
 )
 from oncegate.middleware.consumers.begun import Begun, not_kept
 from oncegate.middleware.consumers.delivery import Action, Delivery, DeliveryDecision
-from oncegate.middleware.consumers.executing import executing
-from oncegate.middleware.consumers.handling import kept, result_of, settle_raised
+from oncegate.middleware.consumers.handling import executing, kept, result_of, settle_raised
 from oncegate.middleware.consumers.subscription import Subscription
-from oncegate.middleware.consumers.transactional import Executed, TransactionalInbox, check_same_secrets
+from oncegate.middleware.consumers.transactional import Executed, TransactionalInbox, check_secrets
 from oncegate.middleware.outcome.errors import Parked
 from oncegate.middleware.outcome.raised import failure_of
 from oncegate.middleware.rules.arguments import check_callable
@@ -108,18 +107,18 @@ class SubscriptionMiddleware:
         check_callable("dead_letter", dead_letter, "a coroutine function of a message and its Begun", optional=True)
         if not 0 < pause <= max_pause:
             raise ValueError("pause must be above 0 seconds, and max_pause no less than pause")
+        check_secrets(inbox, subscription.digests)
         if inbox is not None:
             inbox.check_sessions(sessions)
-            check_same_secrets(inbox, subscription.digests)
         elif sessions is not None:
             raise TypeError("sessions are those of an inbox: give it too (inbox=)")
         self.subscription = subscription
         self.dead_letter = dead_letter
         self.inbox = inbox
         self.sessions = sessions
+        self.describe = describe or self._by_header
+        self.pauses = Backoff(pause, max_pause, least=1.0)
         self._header = header
-        self._describe = describe or self._by_header
-        self._pauses = Backoff(pause, max_pause, least=1.0)
         self._handlers: list[Any] = []
         self._accepted: WeakSet[Any] = WeakSet()
 
@@ -132,17 +131,17 @@ class SubscriptionMiddleware:
         if subscriber in self._accepted or not subscriber.calls:
             return
         name = "/".join(call.name for call in subscriber.calls)
-        handlers = [call.handler for call in subscriber.calls]
+        handlers = [call.handler._original_call for call in subscriber.calls]
         found = complaint(subscriber, dead_letter=self.dead_letter is not None) or inbox_complaint(
             subscriber,
-            [handler._original_call for handler in handlers],
+            handlers,
             inbox=self.inbox is not None,
             by_message_id=self.subscription.settings.on_missing_key == "message_id",
         )
         if found is not None:
             raise SetupError(f"oncegate: the {broker_of(subscriber)} consumer {name}: {found}")
         try:
-            self.subscription.only(*[handler._original_call for handler in handlers])
+            self.subscription.only(*handlers)
         except (TypeError, ValueError) as error:
             raise SetupError(f"oncegate: {error}, in a SubscriptionMiddleware on a router") from None
         self._handlers = handlers
@@ -151,12 +150,8 @@ class SubscriptionMiddleware:
     @property
     def timeout(self) -> float | None:
         """Seconds for the handler. A plain function runs in a thread, which can't be ended: it keeps its lease instead."""
-        timed = all(inspect.iscoroutinefunction(inspect.unwrap(handler._original_call)) for handler in self._handlers)
+        timed = all(inspect.iscoroutinefunction(inspect.unwrap(handler)) for handler in self._handlers)
         return self.subscription.settings.timeout if timed else None
-
-    def describe(self, message: "StreamMessage[Any]") -> Delivery:
-        """The `Delivery` of a message. Raises `KeyInvalid`."""
-        return self._describe(message)
 
     def _by_header(self, message: "StreamMessage[Any]") -> Delivery:
         # AMQP and NATS keep the case of names, HTTP libraries in between don't.
@@ -174,10 +169,6 @@ class SubscriptionMiddleware:
             aggregate=aggregate,
             sequence=sequence,
         )
-
-    def pause(self, attempt: int) -> float:
-        """Seconds until the next delivery, after ``attempt`` attempts that have failed."""
-        return self._pauses.pause(attempt)
 
 
 class _Processing(BaseMiddleware[Any, Any]):
@@ -200,7 +191,7 @@ class _Processing(BaseMiddleware[Any, Any]):
             return await call_next(msg)
         subscriber, handled = self.context.get_local("handler_"), self.context.get_local("message")
         if subscriber is None or handled is None or handled.raw_message is not msg.raw_message:
-            # We would not learn how it ended. (Another middleware may have passed on a copy, of the same raw message.)
+            # Its end would not be seen. (Another middleware may have passed on a copy, of the same raw message.)
             raise SetupError("oncegate: get_one() and iteration bypass the handler: use Subscription by hand there")
         self._front.check(subscriber)  # a test broker does not start its consumers
         self._message = msg
@@ -211,7 +202,7 @@ class _Processing(BaseMiddleware[Any, Any]):
                 reply, self._repeats = result_of(begun), True
                 return reply
         if not begun.run:
-            raise await self._exception_for(begun, self._front.pause(1))
+            raise await self._exception_for(begun)
         self._begun = begun
         async with asyncio.timeout(self._front.timeout) as limit:
             try:
@@ -259,7 +250,7 @@ class _Processing(BaseMiddleware[Any, Any]):
         if begun is None:  # not ours to run: parsing failed, or the action was raised already
             if self._repeats and isinstance(exc_val, Exception):
                 unsent = Begun(DeliveryDecision.UNAVAILABLE, reason="its reply can't be sent")
-                raise await self._exception_for(unsent, self._front.pause(1)) from exc_val
+                raise await self._exception_for(unsent) from exc_val
             return False
         exc_val = None if exc_val is None else failure_of(exc_val)
         if isinstance(exc_val, StopConsume | asyncio.CancelledError | KeyboardInterrupt | SystemExit):
@@ -272,7 +263,7 @@ class _Processing(BaseMiddleware[Any, Any]):
             return False
         if isinstance(exc_val, NackMessage) and exc_val.extra_options and begun.action is Action.REDELIVER:
             return False  # with the options that the handler has chosen
-        raise await self._exception_for(begun, self._front.pause(begun.attempt)) from exc_val
+        raise await self._exception_for(begun, begun.attempt) from exc_val
 
     async def _settle(self, begun: Begun, exc_val: BaseException | None) -> None:
         if exc_val is None or isinstance(exc_val, AckMessage):
@@ -296,8 +287,8 @@ class _Processing(BaseMiddleware[Any, Any]):
         begun.returned = self._executed.result
         return kept(begun) if acknowledged is None else not_kept()
 
-    async def _exception_for(self, begun: Begun, pause: float) -> HandlerException:
-        """The exception for ``begun.action``."""
+    async def _exception_for(self, begun: Begun, attempts: int = 1) -> HandlerException:
+        """The exception for ``begun.action``, after so many ``attempts`` that have failed."""
         if begun.action is Action.ACKNOWLEDGE:
             return AckMessage()
         if begun.action is Action.DEAD_LETTER:
@@ -306,7 +297,7 @@ class _Processing(BaseMiddleware[Any, Any]):
                 return await self._put_aside(begun)
             except Exception as error:  # noqa: BLE001  # the user's code, or a broker that is away: it must not be lost for that
                 log.error("record %s: can't be put aside: %s", begun.named, type(error).__name__)
-        broker = broker_of(self.context.get_local("handler_"))
+        broker, pause = broker_of(self.context.get_local("handler_")), self._front.pauses.pause(attempts)
         if broker == "nats":
             return NackMessage(delay=pause)
         if broker != "redis":  # there it stays pending, until it is idle for long enough to be claimed

@@ -1,7 +1,7 @@
 """A FastStream handler in an inbox's transaction: its reply is published once that is committed, and again for a duplicate.
 
 Strategy. ``consume_scope`` of a middleware ends before FastStream publishes what it returns, so the transaction is begun and
-committed in there: no reply tells of what was rolled back. The result is kept in that transaction, and in the hook's record:
+committed in there: no reply is of what was rolled back. The result is kept in that transaction, and in the hook's record:
 whichever of the two knows a duplicate, its reply is sent again, so that none is lost between COMMIT and its publication.
 """
 
@@ -16,8 +16,8 @@ from oncegate.middleware.consumers.transactional import Executed, TransactionalI
 
 def is_reply_due(subscriber: Any, message: Any) -> bool:
     """Whether FastStream publishes what the handler of ``message`` returns."""
-    asked_for = bool(message.reply_to) and not subscriber._no_reply
-    return asked_for or any(call.handler._publishers for call in subscriber.calls)
+    requested = bool(message.reply_to) and not subscriber._no_reply
+    return requested or any(call.handler._publishers for call in subscriber.calls)
 
 
 async def execute(

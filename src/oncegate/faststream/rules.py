@@ -6,13 +6,13 @@ it again.
 
 import inspect
 import logging
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from oncegate.middleware.consumers.delivery import Delivery, entry_time, instant
-from oncegate.middleware.consumers.transactional import has_inbox
+from oncegate.cache.redis.streams.entry_id import added_at_ms
+from oncegate.middleware.consumers.delivery import Delivery, broker_time
+from oncegate.middleware.consumers.transactional import inbox_of
 from oncegate.middleware.rules.errors import KeyInvalid
 
 log = logging.getLogger("oncegate.faststream")
@@ -20,8 +20,11 @@ log = logging.getLogger("oncegate.faststream")
 _SAFE = ("NACK_ON_ERROR", "REJECT_ON_ERROR")
 """What a handler raises is answered by us in either case. They differ in what can't be parsed: delivered again, or rejected."""
 
+_DISCARDS = "has no x-dead-letter-exchange: unless a policy of the server sets one, what is rejected is discarded"
+_PUTS_NOTHING_ASIDE = "Kafka has no dead letters: give SubscriptionMiddleware a dead_letter that puts messages aside"
+
 AGGREGATE, SEQUENCE = "oncegate-aggregate", "oncegate-sequence"
-"""The headers that say which message about which aggregate it is."""
+"""The headers with the id of a message's aggregate, and its number."""
 _MOST_DIGITS = 19
 
 _POSITIONS = ("kafka", "nats")
@@ -42,18 +45,34 @@ def complaint(subscriber: Any, *, dead_letter: bool) -> str | None:
 
     ``dead_letter``: something of the user's own puts aside what is rejected.
     """
-    check = _COMPLAINTS.get(broker_of(subscriber))
-    if check is None:
-        return "this broker is not supported: use Subscription by hand"
-    found = check(subscriber, dead_letter)
+    found = _complaint(subscriber, dead_letter)
     if found is None and "Batch" in type(subscriber).__name__:
         return "a batch has no one idempotency key: consume single messages, or mark them by hand with Inbox.first_many"
     return found
 
 
+def _complaint(subscriber: Any, dead_letter: bool) -> str | None:
+    match broker_of(subscriber):
+        case "rabbit":
+            if not dead_letter and "x-dead-letter-exchange" not in (subscriber.queue.arguments or {}):
+                log.warning("queue %s %s", subscriber.queue.name, _DISCARDS)
+        case "nats":
+            if getattr(subscriber, "stream", None) is None:
+                return "core NATS delivers a message once and never again: set stream=JStream(...)"
+        case "redis":
+            stream = getattr(subscriber, "stream_sub", None)
+            if stream is None or stream.no_ack or not stream.group:
+                return "what fails is never delivered again: set stream=StreamSub(..., group=..., consumer=...), without no_ack"
+        case "kafka":  # what is rejected is committed, also where parsing failed
+            return _policy(subscriber, ("NACK_ON_ERROR",)) or (None if dead_letter else _PUTS_NOTHING_ASIDE)
+        case _:
+            return "this broker is not supported: use Subscription by hand"
+    return _policy(subscriber)
+
+
 def inbox_complaint(subscriber: Any, handlers: list[Any], *, inbox: bool, by_message_id: bool) -> str | None:
     """Why an inbox, of the middleware's or of the ``handlers``' own, would not hold; ``None`` where it would."""
-    own = any(has_inbox(handler) for handler in handlers)
+    own = any(inbox_of(handler) is not None for handler in handlers)
     if inbox and own:
         return "its handler has an inbox of its own, which would wait for the middleware's: leave one of them out"
     if inbox and not all(inspect.iscoroutinefunction(inspect.unwrap(handler)) for handler in handlers):
@@ -71,44 +90,6 @@ def _policy(subscriber: Any, safe: tuple[str, ...] = _SAFE) -> str | None:
     if policy in safe:
         return None
     return f"ack_policy {policy} acknowledges what is not recorded: set ack_policy=AckPolicy.NACK_ON_ERROR"
-
-
-def _rabbit(subscriber: Any, dead_letter: bool) -> str | None:
-    if not dead_letter and "x-dead-letter-exchange" not in (subscriber.queue.arguments or {}):
-        log.warning(
-            "queue %s has no x-dead-letter-exchange: unless a policy of the server sets one, what is rejected is discarded",
-            subscriber.queue.name,
-        )
-    return _policy(subscriber)
-
-
-def _nats(subscriber: Any, dead_letter: bool) -> str | None:  # noqa: ARG001  # all take the same
-    if getattr(subscriber, "stream", None) is None:
-        return "core NATS delivers a message once and never again: set stream=JStream(...)"
-    return _policy(subscriber)
-
-
-def _redis(subscriber: Any, dead_letter: bool) -> str | None:  # noqa: ARG001  # all take the same
-    stream = getattr(subscriber, "stream_sub", None)
-    if stream is None or stream.no_ack or not stream.group:
-        return "what fails is never delivered again: set stream=StreamSub(..., group=..., consumer=...), without no_ack"
-    return _policy(subscriber)
-
-
-def _kafka(subscriber: Any, dead_letter: bool) -> str | None:
-    # What is rejected is committed, also where parsing failed.
-    found = _policy(subscriber, ("NACK_ON_ERROR",))
-    if found is None and not dead_letter:
-        return "Kafka has no dead letters: give SubscriptionMiddleware a dead_letter that puts messages aside"
-    return found
-
-
-_COMPLAINTS: dict[str, Callable[[Any, bool], str | None]] = {
-    "rabbit": _rabbit,
-    "nats": _nats,
-    "redis": _redis,
-    "kafka": _kafka,
-}
 
 
 def octets(value: Any) -> bytes:
@@ -168,11 +149,11 @@ def sent_at(message: Any) -> datetime | None:
         case "rabbit":
             found: datetime | None = raw.timestamp  # the producer's to set
         case "redis":
-            found = entry_time(raw["message_ids"][0]) if raw["message_ids"] else None
+            found = broker_time(added_at_ms(raw["message_ids"][0])) if raw["message_ids"] else None
         case "nats":
             found = _nats_time(raw)
         case "kafka":
-            found = instant(raw.timestamp)
+            found = broker_time(raw.timestamp)
         case _:
             found = None
     return found.replace(tzinfo=UTC) if found is not None and found.tzinfo is None else found

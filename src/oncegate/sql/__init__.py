@@ -1,4 +1,6 @@
-"""The transactional inbox: a consumer's effect in its database happens once, whatever the broker and the hook's records do.
+"""Messages and a database: an inbox, the order of messages, an outbox and its relay. SQLAlchemy, PostgreSQL or SQLite.
+
+With the inbox a consumer's effect in its database happens once, whatever the broker and the hook's records do:
 
     billing = Inbox("billing")
 
@@ -34,7 +36,9 @@ from oncegate.sql.outbox.outbox import Added, Outbox
 from oncegate.sql.outbox.relay import Relay
 from oncegate.sql.outbox.sequences import Sequences, VersionConflict
 from oncegate.sql.outbox.sources.outbox_source import OutboxSource
-from oncegate.sql.outbox.sources.source import Backlog, OutboxMessage, Refusal, Source
+from oncegate.sql.outbox.sources.source import OutboxBacklog as Backlog
+from oncegate.sql.outbox.sources.source import OutboxMessage, Source
+from oncegate.sql.outbox.sources.source import RefusedMessage as Refusal
 from oncegate.sql.outbox.sources.table_source import TableSource
 
 __all__ = [

@@ -9,16 +9,15 @@ try:
 except ImportError as missing:  # pragma: no cover
     raise ImportError("oncegate.testing needs pytest: pip install 'oncegate[testing]'") from missing
 
-pytest.register_assert_rewrite(*(f"oncegate.testing.{part}" for part in ("claims", "looking", "resolving", "store")))
+pytest.register_assert_rewrite(*(f"oncegate.testing.{part}" for part in ("claims", "looking", "store")))
 
-from oncegate.testing.claims import Claims  # noqa: E402 - after what makes their assertions tell more
+from oncegate.testing.claims import Claims  # noqa: E402 - after what has their assertions rewritten
 from oncegate.testing.looking import Looking  # noqa: E402 - as above
-from oncegate.testing.resolving import Resolving  # noqa: E402 - as above
 from oncegate.testing.store import Store  # noqa: E402 - as above
 
 __all__ = ["CacheBehaviours", "Store"]
 
 
 @pytest.mark.asyncio
-class CacheBehaviours(Claims, Resolving, Looking):
+class CacheBehaviours(Claims, Looking):
     """What every cache promises, test by test; each gets the fixture ``store``."""

@@ -1,4 +1,4 @@
-"""Tests of claims, renewals, outcomes and releases: each row of the table of transitions, each move that it lacks."""
+"""Tests of claims, renewals, outcomes, releases, resolutions: each row of the table of transitions, each move that it lacks."""
 
 import asyncio
 import os
@@ -6,9 +6,10 @@ import os
 import pytest
 
 from oncegate.cache.errors import IllegalTransition
-from oncegate.cache.record import DEAD_TOKEN, Record, State
-from oncegate.cache.transitions import Event, targets
+from oncegate.cache.record import DEAD_TOKEN, Record, State, StoredResponse
+from oncegate.cache.transitions import Event, Resolution, targets
 from oncegate.testing.store import (
+    FOUND_OUT,
     LEASE,
     OTHER_PRINT,
     OUTCOMES,
@@ -26,14 +27,25 @@ from oncegate.testing.store import (
     bring_to,
     claim,
     complete,
+    held_in,
     leave,
     reads,
+    resolve,
     seen,
 )
 
 
+async def can_do_nothing(store: Store, token: bytes) -> None:
+    """Who has ``token`` owns nothing."""
+    before = await seen(store)
+    assert not await complete(store, token)
+    assert not await store.cache.extend(store.key, token=token, lease_ms=LEASE)
+    assert not await store.cache.release(store.key, token=token)
+    assert await seen(store) == before
+
+
 class Claims:
-    """Claims, renewals, outcomes and releases."""
+    """Claims, renewals, outcomes, releases, and an operator's resolutions."""
 
     # -- the table, row by row
 
@@ -42,8 +54,7 @@ class Claims:
         assert won.won
         assert won.record == Record(State.IN_FLIGHT, A, PRINT, 1, retention_ms=RETENTION)
         assert won.remaining_ms == LEASE + RETENTION
-        held = await store.cache.get(store.key)
-        assert held is not None
+        held = await held_in(store)
         assert held.record == won.record
         assert not held.won
         assert about(held.remaining_ms, LEASE + RETENTION)
@@ -71,8 +82,7 @@ class Claims:
     ) -> None:
         await bring_to(store, source, lapsed=True)
         assert await complete(store, A, outcome)
-        held = await store.cache.get(store.key)
-        assert held is not None
+        held = await held_in(store)
         assert held.record == Record(outcome, A, PRINT, 1, RESPONSE)
         assert about(held.remaining_ms, TTL)
 
@@ -102,8 +112,7 @@ class Claims:
         await claim(store, A)
         await leave(store, RETENTION - 1 if lapsed else RETENTION + SLACK_MS)
         assert await store.cache.extend(store.key, token=A, lease_ms=2 * LEASE)
-        held = await store.cache.get(store.key)
-        assert held is not None
+        held = await held_in(store)
         assert held.record.state is State.IN_FLIGHT
         assert about(held.remaining_ms, 2 * LEASE + RETENTION)
 
@@ -112,8 +121,7 @@ class Claims:
         await leave(store, RETENTION + SLACK_MS)
         assert await reads(store) is State.IN_FLIGHT
         await leave(store, RETENTION)
-        held = await store.cache.get(store.key)
-        assert held is not None
+        held = await held_in(store)
         assert (held.record.state, held.record.lapsed, held.record.token) == (State.UNKNOWN, True, A)
 
     @pytest.mark.parametrize("state", [State.IN_FLIGHT, *OUTCOMES])
@@ -168,11 +176,7 @@ class Claims:
     @pytest.mark.parametrize("source", [State.IN_FLIGHT, *OUTCOMES])
     async def test_a_stranger_neither_completes_nor_renews_nor_releases(self, store: Store, source: State) -> None:
         await bring_to(store, source)
-        before = await seen(store)
-        assert not await complete(store, B)
-        assert not await store.cache.extend(store.key, token=B, lease_ms=LEASE)
-        assert not await store.cache.release(store.key, token=B)
-        assert await seen(store) == before
+        await can_do_nothing(store, B)
 
     @pytest.mark.parametrize("first", OUTCOMES)
     @pytest.mark.parametrize("second", OUTCOMES)
@@ -185,8 +189,7 @@ class Claims:
         await leave(store, 300_000)
         assert await complete(store, A, second)
         assert await seen(store) == before
-        held = await store.cache.get(store.key)
-        assert held is not None
+        held = await held_in(store)
         assert about(held.remaining_ms, 300_000)
 
     # -- who owns what
@@ -223,15 +226,10 @@ class Claims:
     async def test_after_a_takeover_the_late_owner_can_do_nothing(self, store: Store) -> None:
         await bring_to(store, State.UNKNOWN, lapsed=True)
         assert (await claim(store, B, RETRY)).won
-        before = await seen(store)
-        assert not await complete(store, A)
-        assert not await store.cache.extend(store.key, token=A, lease_ms=LEASE)
-        assert not await store.cache.release(store.key, token=A)
-        assert await seen(store) == before
+        await can_do_nothing(store, A)
         assert await complete(store, B, State.SUCCEEDED, attempt=2)
         assert not await complete(store, A, State.FAILED)
-        held = await store.cache.get(store.key)
-        assert held is not None
+        held = await held_in(store)
         assert (held.record.state, held.record.token, held.record.attempt) == (State.SUCCEEDED, B, 2)
 
     async def test_a_release_after_a_takeover_does_not_bring_the_late_owner_back(self, store: Store) -> None:
@@ -258,18 +256,139 @@ class Claims:
         answer = await claim(store, B, RETRY, lease_ms=1_000, retention_ms=10 * RETENTION)
         assert (answer.won, answer.record.state) == (False, State.IN_FLIGHT)
         await store.cache.extend(store.key, token=A, lease_ms=LEASE)
-        held = await store.cache.get(store.key)
-        assert held is not None
+        held = await held_in(store)
         assert about(held.remaining_ms, LEASE + 1_000)
 
-    async def test_of_many_claims_at_once_exactly_one_is_won(self, store: Store) -> None:
+    @pytest.mark.parametrize("state", [State.ABSENT, State.UNKNOWN])
+    async def test_of_many_claims_at_once_exactly_one_is_won(self, store: Store, state: State) -> None:
+        await bring_to(store, state, lapsed=True)
         tokens = [os.urandom(16) for _ in range(200)]
         answers = await asyncio.gather(*[claim(store, token, RETRY) for token in tokens])
         winners = [token for token, answer in zip(tokens, answers, strict=True) if answer.won]
         assert len(winners) == 1
         assert all(answer.record.token == winners[0] for answer in answers)
 
-    async def test_of_many_takeovers_at_once_exactly_one_is_won(self, store: Store) -> None:
+    # -- an operator's resolution of what nobody knows
+
+    @pytest.mark.parametrize("lapsed", [False, True])
+    @pytest.mark.parametrize("state", [State.SUCCEEDED, State.FAILED])
+    async def test_an_unknown_outcome_is_resolved(self, store: Store, state: State, lapsed: bool) -> None:
+        await bring_to(store, State.UNKNOWN, lapsed=lapsed)
+        assert await resolve(store, state) is Resolution.RESOLVED
+        held = await held_in(store)
+        assert held.record == Record(state, DEAD_TOKEN, PRINT, 1, FOUND_OUT if state is State.SUCCEEDED else None)
+        assert about(held.remaining_ms, TTL)
+
+    async def test_a_resolved_success_is_what_a_retry_meets(self, store: Store) -> None:
         await bring_to(store, State.UNKNOWN, lapsed=True)
-        answers = await asyncio.gather(*[claim(store, os.urandom(16), RETRY) for _ in range(200)])
-        assert sum(answer.won for answer in answers) == 1
+        await resolve(store, State.SUCCEEDED)
+        answer = await claim(store, B, RETRY)
+        assert not answer.won
+        assert answer.record.response == FOUND_OUT
+
+    async def test_the_attempt_number_stays_and_goes_on(self, store: Store) -> None:
+        await bring_to(store, State.FAILED)
+        await claim(store, B, RETRY)
+        await leave(store, RETENTION)
+        assert await resolve(store, State.FAILED, attempt=2) is Resolution.RESOLVED
+        assert (await claim(store, os.urandom(16), RETRY)).record.attempt == 3
+
+    @pytest.mark.parametrize("lapsed", [False, True])
+    async def test_a_key_is_set_free(self, store: Store, lapsed: bool) -> None:
+        await bring_to(store, State.UNKNOWN, lapsed=lapsed)
+        assert await resolve(store, None) is Resolution.RESOLVED
+        assert await seen(store) is None
+        assert (await claim(store, B)).record.attempt == 1
+
+    @pytest.mark.parametrize("state", [State.SUCCEEDED, State.FAILED, None])
+    async def test_in_flight_is_resolved_by_force_alone(self, store: Store, state: State | None) -> None:
+        await bring_to(store, State.IN_FLIGHT)
+        before = await seen(store)
+        assert await resolve(store, state) is Resolution.IN_FLIGHT
+        assert await seen(store) == before
+        assert await resolve(store, state, force=True) is Resolution.RESOLVED
+        assert await reads(store) is (state or State.ABSENT)
+
+    @pytest.mark.parametrize("force", [False, True])
+    @pytest.mark.parametrize("source", [State.SUCCEEDED, State.FAILED])
+    @pytest.mark.parametrize("state", [State.SUCCEEDED, State.FAILED, None])
+    async def test_a_known_outcome_is_never_touched(
+        self, store: Store, source: State, state: State | None, force: bool
+    ) -> None:
+        await bring_to(store, source)
+        before = await seen(store)
+        assert await resolve(store, state, force=force) is Resolution.SETTLED
+        assert await seen(store) == before
+        assert targets(source, Event.RESOLVE) == frozenset()
+
+    async def test_nothing_is_made_where_there_is_no_record(self, store: Store) -> None:
+        assert await resolve(store, State.SUCCEEDED, force=True) is Resolution.ABSENT
+        assert await seen(store) is None
+
+    @pytest.mark.parametrize("state", [State.UNKNOWN, State.IN_FLIGHT])
+    async def test_what_is_no_resolution_is_refused(self, store: Store, state: State) -> None:
+        await bring_to(store, State.UNKNOWN)
+        before = await seen(store)
+        with pytest.raises(IllegalTransition):
+            await resolve(store, state)
+        with pytest.raises(ValueError, match="ttl_ms"):
+            await resolve(store, State.FAILED, ttl_ms=0)
+        with pytest.raises(ValueError, match="no response"):
+            await resolve(store, None, response=FOUND_OUT)
+        assert await seen(store) == before
+
+    @pytest.mark.parametrize("force", [False, True])
+    async def test_an_attempt_that_the_operator_has_not_looked_at_is_left_alone(
+        self, store: Store, force: bool
+    ) -> None:
+        await bring_to(store, State.UNKNOWN, lapsed=True)
+        assert (await claim(store, B, RETRY)).record.attempt == 2
+        await leave(store, RETENTION)
+        before = await seen(store)
+        assert await resolve(store, State.SUCCEEDED, attempt=1, force=force) is Resolution.OTHER_ATTEMPT
+        assert await seen(store) == before
+
+    @pytest.mark.parametrize("state", [State.SUCCEEDED, State.FAILED])
+    async def test_a_late_owner_can_not_undo_what_was_resolved(self, store: Store, state: State) -> None:
+        await bring_to(store, State.IN_FLIGHT)
+        await resolve(store, state, force=True)
+        await can_do_nothing(store, A)
+
+    async def test_a_late_success_is_recorded_where_the_key_was_set_free_and_nobody_took_it(self, store: Store) -> None:
+        """The operator took it for not executed, and it was: to know that is better than to execute it once more."""
+        await bring_to(store, State.IN_FLIGHT)
+        await resolve(store, None, force=True)
+        assert await complete(store, A)
+        held = await held_in(store)
+        assert (held.record.state, held.record.response) == (State.SUCCEEDED, RESPONSE)
+
+    async def test_a_late_success_does_not_touch_who_took_the_key_that_was_set_free(self, store: Store) -> None:
+        await bring_to(store, State.IN_FLIGHT)
+        await resolve(store, None, force=True)
+        assert (await claim(store, B)).won
+        before = await seen(store)
+        assert not await complete(store, A)
+        assert await seen(store) == before
+
+    async def test_of_many_resolutions_at_once_one_is_made(self, store: Store) -> None:
+        await bring_to(store, State.UNKNOWN, lapsed=True)
+        states = [State.SUCCEEDED, State.FAILED] * 20
+        outcomes = await asyncio.gather(*[resolve(store, state) for state in states])
+        assert sorted(outcomes) == [Resolution.RESOLVED] + [Resolution.SETTLED] * 39
+
+    async def test_of_a_claim_and_a_resolution_at_once_one_is_made(self, store: Store) -> None:
+        await bring_to(store, State.UNKNOWN, lapsed=True)
+        answer, outcome = await asyncio.gather(claim(store, B, RETRY), resolve(store, State.SUCCEEDED))
+        assert answer.won == (outcome is Resolution.IN_FLIGHT)
+        assert answer.won != (outcome is Resolution.RESOLVED)
+
+    @pytest.mark.parametrize("source", OUTCOMES)
+    async def test_a_large_resolution_is_kept_whole(self, store: Store, source: State) -> None:
+        await bring_to(store, source)
+        body = os.urandom(200_000)
+        expected = Resolution.RESOLVED if source is State.UNKNOWN else Resolution.SETTLED
+        large = StoredResponse(200, (), body, 1)  # over Redis's second connection
+        assert await resolve(store, State.SUCCEEDED, response=large) is expected
+        held = await held_in(store)
+        assert held.record.response is not None
+        assert (held.record.response.body == body) == (source is State.UNKNOWN)

@@ -1,10 +1,11 @@
 """A cache under test, whose time can be advanced, and the steps that the suites of behaviours share."""
 
 import os
-from typing import Protocol
+from typing import Any, Protocol
 
 from oncegate.cache.record import Claim, ClaimRequest, Record, State, StoredResponse, Trace
 from oncegate.cache.store import Cache
+from oncegate.cache.transitions import Resolution, ResolveRequest
 
 SLACK_MS = 20_000
 """Real time that may pass within a test without changing its outcome; leases in tests are longer than this."""
@@ -35,6 +36,7 @@ RETRY = frozenset({State.FAILED, State.UNKNOWN})
 RESPONSE = StoredResponse(
     201, ((b"x-a", b"1"), (b"x-a", b"2"), (b"x-\xe9", b"\xff")), b"\x00\xffbody", 1_700_000_000_000
 )
+FOUND_OUT = StoredResponse(201, ((b"content-type", b"application/json"),), b'{"id":1}', 1_800_000_000_000)
 OUTCOMES = (State.SUCCEEDED, State.FAILED, State.UNKNOWN)
 
 
@@ -44,18 +46,30 @@ async def claim(store: Store, token: bytes, takeover: frozenset[State] = frozens
     return await store.cache.claim(store.key, ClaimRequest(token=token, takeover=takeover, **arguments))  # type: ignore[arg-type]  # a test's own
 
 
-async def complete(store: Store, token: bytes, state: State = State.SUCCEEDED, attempt: int = 1) -> bool:
+async def complete(
+    store: Store, token: bytes, state: State = State.SUCCEEDED, attempt: int = 1, **changes: Any
+) -> bool:
     """The outcome that ``token`` gives."""
-    return await store.cache.complete(
-        store.key, Record(token=token, fingerprint=PRINT, attempt=attempt, state=state, response=RESPONSE), ttl_ms=TTL
-    )
+    record = Record(state, token, PRINT, attempt, **{"response": RESPONSE, **changes})
+    return await store.cache.complete(store.key, record, ttl_ms=TTL)
+
+
+async def resolve(store: Store, state: State | None, **more: Any) -> Resolution:
+    """An operator's resolution."""
+    response = FOUND_OUT if state is State.SUCCEEDED else None
+    return await store.cache.resolve(store.key, ResolveRequest(state, **{"response": response, "ttl_ms": TTL, **more}))
+
+
+async def held_in(store: Store) -> Claim:
+    """The record that is there."""
+    held = await store.cache.get(store.key)
+    assert held is not None
+    return held
 
 
 async def leave(store: Store, milliseconds: int) -> None:
     """Let time pass until the record has this much left to live."""
-    held = await store.cache.get(store.key)
-    assert held is not None
-    store.pass_time(held.remaining_ms - milliseconds)
+    store.pass_time((await held_in(store)).remaining_ms - milliseconds)
 
 
 async def seen(store: Store) -> tuple[Record, Trace] | None:

@@ -40,7 +40,7 @@ async def test_a_good_configuration_is_good(redis_url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "advice"),
     [
         ({"idempotency": {}}, "idempotency.scope is not set"),
         ({"namespace": "default"}, "namespace is not set"),
@@ -53,10 +53,12 @@ async def test_a_good_configuration_is_good(redis_url: str) -> None:
         ({"token": "short"}, "ONCEGATE_ADMIN_TOKEN is shorter"),
     ],
 )
-async def test_what_is_probably_not_meant_is_advised_about(redis_url: str, settings: dict[str, Any], said: str) -> None:
+async def test_what_is_probably_not_meant_is_advised_about(
+    redis_url: str, settings: dict[str, Any], advice: str
+) -> None:
     (finding,) = await found("configuration", cache=redis_url, **settings)
     assert finding.severity is Severity.ADVICE
-    assert said in finding.text
+    assert advice in finding.text
     assert "short" not in finding.text.replace("shorter", "")
 
 
@@ -132,12 +134,7 @@ async def test_an_upstream_that_closes_idle_connections_early_is_found_out() -> 
 
 async def test_an_upstream_that_announces_when_it_closes_is_believed() -> None:
     announcing = HEAD.replace(b"\r\n\r\n", b"\r\nkeep-alive: timeout=1\r\n\r\n")
-
-    async def early(peer: Peer) -> None:
-        await peer.request()
-        await peer.send(announcing)
-
-    async with Upstream(early) as upstream:
+    async with Upstream(closing_after(announcing)) as upstream:
         (finding,) = await found("upstream", upstream.url, upstream_keepalive=60)
     assert finding.severity is Severity.GOOD, finding.text
 
@@ -233,9 +230,9 @@ REFUSING: list[tuple[dict[str, str], list[tuple[str, ...]], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("config", "commands", "said"), REFUSING)
+@pytest.mark.parametrize(("config", "commands", "remedy"), REFUSING)
 async def test_a_cache_that_takes_no_records_is_found_and_said_what_to_do(
-    config: dict[str, str], commands: list[tuple[str, ...]], said: str
+    config: dict[str, str], commands: list[tuple[str, ...]], remedy: str
 ) -> None:
     with RedisServer(config=config) as redis:
         for command in commands:
@@ -243,7 +240,7 @@ async def test_a_cache_that_takes_no_records_is_found_and_said_what_to_do(
         findings = await found("cache", cache=redis.url)
     assert findings[-1].severity is Severity.FAILED
     assert "takes no records" in findings[-1].text
-    assert said in findings[-1].text
+    assert remedy in findings[-1].text
 
 
 async def test_nothing_is_left_of_the_record_that_was_tried(redis_url: str) -> None:

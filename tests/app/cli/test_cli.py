@@ -18,19 +18,19 @@ from testing.command_line import PATIENCE, forked, invoke, run, running
 
 @pytest.fixture(scope="module")
 def payments() -> Iterator[str]:
-    from oncegate.app.demo.upstream import Payments, PaymentsServer
+    from oncegate.app.demo.upstream import Payments, serving
 
-    with PaymentsServer(Payments(lambda line: None)) as server:
-        yield server.url
+    with serving(Payments(lambda line: None)) as url:
+        yield url
 
 
 def test_version_and_help() -> None:
     from oncegate import __version__
 
     assert run("--version").stdout == f"oncegate {__version__}\n"
-    told = run("--help")
-    assert told.returncode == 0
-    assert "oncegate demo" in told.stdout
+    done = run("--help")
+    assert done.returncode == 0
+    assert "oncegate demo" in done.stdout
     assert "curl -X POST" in run("serve", "--help").stdout
 
 
@@ -42,29 +42,21 @@ def test_help_does_not_load_what_it_does_not_need() -> None:
 @pytest.mark.parametrize(
     ("arguments", "environment", "line"),
     [
-        (["serve"], {}, "oncegate: upstream: is missing: give --upstream URL"),
-        (["serve", "--upstream", "ftp://x"], {}, "oncegate: upstream (command line): must be a URL that starts with"),
-        (["serve", "--upstream", "http://x", "--port", "http"], {}, "oncegate: port (command line): must be a valid"),
-        (
-            ["serve", "--upstream", "http://x", "--workers", "2"],
-            {},
-            "oncegate: workers (command line): memory:// is for",
-        ),
-        (["serve", "--upstream", "http://x"], {"ONCEGATE_PRT": "1"}, "oncegate: ONCEGATE_PRT (environment): unknown"),
-        (["serve", "--upstream", "http://x", "--config", "/nowhere"], {}, "oncegate: /nowhere: can't be read: No such"),
-        (
-            ["serve", "--upstream", "https://x"],
-            {"ONCEGATE_UPSTREAM_CA": "/nowhere"},
-            "oncegate: upstream_ca or a URL can't",
-        ),
+        ([], {}, "upstream: is missing: give --upstream URL"),
+        (["--upstream", "ftp://x"], {}, "upstream (command line): must be a URL that starts with"),
+        (["--upstream", "http://x", "--port", "http"], {}, "port (command line): must be a valid"),
+        (["--upstream", "http://x", "--workers", "2"], {}, "workers (command line): memory:// is for"),
+        (["--upstream", "http://x"], {"ONCEGATE_PRT": "1"}, "ONCEGATE_PRT (environment): unknown"),
+        (["--upstream", "http://x", "--config", "/nowhere"], {}, "/nowhere: can't be read: No such"),
+        (["--upstream", "https://x"], {"ONCEGATE_UPSTREAM_CA": "/nowhere"}, "upstream_ca or a URL can't"),
     ],
 )
 def test_wrong_configuration_is_one_line_and_exit_code_2(
     arguments: list[str], environment: dict[str, str], line: str
 ) -> None:
-    done = invoke(*arguments, **environment)
+    done = invoke("serve", *arguments, **environment)
     assert done.returncode == 2
-    assert done.stderr.startswith(line)
+    assert done.stderr.startswith(f"oncegate: {line}")
     assert done.stderr.count("\n") == 1
     assert done.stdout == ""
 

@@ -7,13 +7,12 @@ import asyncio
 import json
 import os
 import subprocess
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from oncegate.app.cli.keys_view import show_list, show_records
+from oncegate.app.cli.keys_view import print_list, print_records
 from oncegate.cache.codec import encode
 from oncegate.cache.record import Record, State, StoredResponse, Trace
 from oncegate.cache.redis.store import RedisCache
@@ -24,13 +23,6 @@ from testing.servers import RedisServer
 RECORD = f"{'a' * 20}:{'b' * 20}"
 
 
-@pytest.fixture(scope="module")
-def redis() -> Iterator[RedisServer]:
-    """One of our own: how far a list comes depends on what else there is."""
-    with RedisServer("unix") as server:
-        yield server
-
-
 @pytest.fixture
 def where(redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setitem(ENVIRONMENT, "ONCEGATE_CACHE_TIMEOUT", "10")  # a machine may stand still for a while
@@ -38,7 +30,7 @@ def where(redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "reason"),
     [
         (["show"], "give either a key or --record ID"),
         (["show", "k", "--record", RECORD], "give either a key or --record ID"),
@@ -47,24 +39,24 @@ def where(redis: RedisServer, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         (["show", "--record", "other:a:b"], "a record's id is two digests"),
         (["show", '"unclosed'], "close it with"),
         (["resolve", "k"], "say --status, or --as failed"),
-        (["resolve", "k", "--as", "succeeded"], "--status is missing"),
-        (["resolve", "k", "--as", "failed", "--body", "x"], "--status is missing"),
+        (["resolve", "k", "--as", "succeeded"], "status is missing"),
+        (["resolve", "k", "--as", "failed", "--body", "x"], "status is missing"),
         (["resolve", "k", "--status", "204", "--body", "x"], "has no body"),
         (["resolve", "k", "--status", "201", "--body", "@/no/such/file"], "can't be read"),
         (["resolve", "k", "--status", "201", "--body", "@-", "--caller", "-"], "can't be both"),
         (["resolve", "k", "--status", "201", "--header", "nonsense"], "takes a header line"),
-        (["resolve", "k", "--as", "failed", "--ttl", "nan"], "--ttl is above 0"),
-        (["resolve", "k", "--as", "failed", "--ttl", "inf"], "--ttl is above 0"),
-        (["resolve", "k", "--as", "failed", "--ttl", "0"], "--ttl is above 0"),
+        (["resolve", "k", "--as", "failed", "--ttl", "nan"], "ttl is above 0"),
+        (["resolve", "k", "--as", "failed", "--ttl", "inf"], "ttl is above 0"),
+        (["resolve", "k", "--as", "failed", "--ttl", "0"], "ttl is above 0"),
         (["show", "\udcff"], "no UTF-8 text"),
         (["list", "--cursor", "absurd"], "no cursor"),
         (["list", "--gateway", "http://127.0.0.1:1"], "--gateway excludes"),
     ],
 )
-def test_wrong_usage_is_one_line_and_exit_code_2(where: list[str], arguments: list[str], said: str) -> None:
+def test_wrong_usage_is_one_line_and_exit_code_2(where: list[str], arguments: list[str], reason: str) -> None:
     done = invoke("keys", *arguments, *where)
     assert done.returncode == 2, done.stderr
-    assert said in done.stderr
+    assert reason in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert "hunter2" not in done.stderr
 
@@ -113,7 +105,7 @@ def test_white_space_around_the_token_is_not_part_of_it(gateways: str, mine: str
 
 
 def test_a_caller_may_be_no_text(where: list[str]) -> None:
-    for wrong, code in ((b"Authorization: Basic \xff", 1), (b"\xff", 2)):
+    for wrong, code in ((b"Authorization: Basic \xff", 1), (b"\xff", 2), (b"jwt:\xff: alice", 2)):
         command = [*ONCEGATE, "keys", "show", "k", "--caller", "-", *where]
         done = subprocess.run(command, input=wrong, capture_output=True, env=ENVIRONMENT, timeout=PATIENCE)
         assert (done.returncode, len(done.stderr.splitlines())) == (code, 1)
@@ -197,11 +189,11 @@ async def test_odd_instants_of_records_hide_nothing_else(redis: RedisServer, whe
             assert (shown.returncode, shown.stderr) == (0, "")
             assert state.value in shown.stdout
         shown = await asyncio.to_thread(invoke, "keys", "show", "k", "--json", *where)
-        (told,) = json.loads(shown.stdout)["records"]
-        assert told["ended_at"] == ("9999-12-31T23:59:59.999+00:00" if response is late else None)
+        (as_json,) = json.loads(shown.stdout)["records"]
+        assert as_json["ended_at"] == ("9999-12-31T23:59:59.999+00:00" if response is late else None)
 
 
-def told(**changes: object) -> dict[str, object]:
+def record_as_json(**changes: object) -> dict[str, object]:
     record: dict[str, object] = {"id": RECORD, "state": "failed", "attempt": 2, "lapsed": False, "began_at": None}
     record |= {"ended_at": "2026-01-01T00:00:00.000+00:00", "took": 1.5, "gateway": None, "note": None, "status": 500}
     return record | {"lease_left": None, "expires_in": 30.0, "found": None, "response": None} | changes
@@ -209,8 +201,8 @@ def told(**changes: object) -> dict[str, object]:
 
 def test_what_comes_from_elsewhere_does_not_command_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     response = {"status": 500, "headers": [], "body": "\x1b]0;owned\x07[red]no markup[/red]"}
-    show_records([told(response=response, note="\x1b[2J", gateway="[blink]\x9b")], as_json=False)
-    show_list([told(gateway="[/]\x1b[2J")], "", as_json=False)
+    print_records({"records": [record_as_json(response=response, note="\x1b[2J", gateway="[blink]\x9b")]})
+    print_list({"records": [record_as_json(gateway="[/]\x1b[2J")], "cursor": ""})
     shown = capsys.readouterr().out
     assert "\x1b" not in shown
     assert "\x9b" not in shown
@@ -221,7 +213,9 @@ def test_what_comes_from_elsewhere_does_not_command_the_terminal(capsys: pytest.
 @pytest.mark.parametrize("state", ["in-flight", "succeeded", "failed", "unknown"])
 def test_every_state_is_told_in_words(capsys: pytest.CaptureFixture[str], state: str) -> None:
     lease = -30.0 if state == "unknown" else 12.0 if state == "in-flight" else None
-    show_records([told(state=state, lapsed=state == "unknown", lease_left=lease, ended_at=None)], as_json=False)
+    print_records(
+        {"records": [record_as_json(state=state, lapsed=state == "unknown", lease_left=lease, ended_at=None)]}
+    )
     shown = capsys.readouterr().out
     assert state in shown
     assert "a retry" in shown
@@ -230,7 +224,7 @@ def test_every_state_is_told_in_words(capsys: pytest.CaptureFixture[str], state:
 
 @pytest.mark.parametrize("state", ["succeeded", "unknown"])
 def test_a_submission_is_called_one(capsys: pytest.CaptureFixture[str], state: str) -> None:
-    show_records([told(state=state, submission=True)], as_json=False)
+    print_records({"records": [record_as_json(state=state, submission=True)]})
     shown = capsys.readouterr().out
     assert f"oncegate commands show {RECORD}" in shown
     assert ("accepted anew" in shown) == (state == "unknown")
@@ -238,7 +232,7 @@ def test_a_submission_is_called_one(capsys: pytest.CaptureFixture[str], state: s
 
 
 def test_a_record_that_can_not_be_read_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    show_list([{"id": RECORD, "state": "unreadable"}, told()], "17", as_json=False)
+    print_list({"records": [{"id": RECORD, "state": "unreadable"}, record_as_json()], "cursor": "17"})
     shown = capsys.readouterr().out
     assert "unreadable" in shown
     assert "--cursor 17" in shown

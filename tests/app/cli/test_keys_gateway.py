@@ -87,4 +87,4 @@ def test_a_gateway_without_records_says_nothing_about_one(command: list[str]) ->
     with forked("serve", "--upstream", "http://127.0.0.1:1", "--port", "0") as gateway:
         done = invoke("keys", *command, "--gateway", gateway.url(), **TOKEN)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("oncegate: no records here: the gateway has no ONCEGATE_ADMIN_TOKEN")
+    assert done.stderr.startswith("oncegate: no records here: the gateway has no operators' tokens")

@@ -9,7 +9,7 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -21,18 +21,12 @@ from oncegate.cache.record import ClaimRequest, Record, State, StoredResponse, T
 from oncegate.cache.redis.store import RedisCache
 from oncegate.cache.transitions import Resolution
 from oncegate.middleware.rules.key import record_key, scope_digest
-from testing.command_line import ENVIRONMENT, ONCEGATE, OPERATOR, PATIENCE, invoke
+from testing.command_line import OPERATOR, invoke
 from testing.servers import RedisServer
 
 PRINT = bytes(16)
 ALICE, BOB = ([b"authorization", b"1", name] for name in (b"alice", b"bob"))
 DONE = StoredResponse(201, (), b"{}", 1)
-
-
-@pytest.fixture(scope="module")
-def redis() -> Iterator[RedisServer]:
-    with RedisServer("unix") as server:
-        yield server
 
 
 class Shelf:
@@ -58,9 +52,8 @@ class Shelf:
         assert (await self.cache.claim(look_up_key, ClaimRequest(lease_ms=600_000, retention_ms=600_000, **terms))).won
         if state is not State.IN_FLIGHT:
             response = None if state is State.UNKNOWN else DONE._replace(completed_at_ms=completed_at_ms)
-            assert await self.cache.complete(
-                look_up_key, Record(attempt=1, state=state, response=response, **terms), ttl_ms=600_000
-            )
+            outcome = Record(state, attempt=1, response=response, **terms)
+            assert await self.cache.complete(look_up_key, outcome, ttl_ms=600_000)
         return look_up_key
 
     async def left(self) -> set[str]:
@@ -73,14 +66,20 @@ class Shelf:
                 return found
 
 
+@pytest.fixture
+async def shelf(redis: RedisServer) -> AsyncIterator[Shelf]:
+    made = Shelf(redis)
+    yield made
+    await made.cache.close()
+
+
 async def typed(shelf: Shelf, *arguments: str, text: str = "") -> "subprocess.CompletedProcess[str]":
     """In a thread, since the command has an event loop of its own."""
     command = ["keys", "purge", *arguments, *shelf.where]
     return await asyncio.to_thread(invoke, *command, stdin=text, ONCEGATE_CACHE_TIMEOUT="10")
 
 
-async def test_one_callers_records_go_and_no_others(redis: RedisServer) -> None:
-    shelf = Shelf(redis)
+async def test_one_callers_records_go_and_no_others(shelf: Shelf) -> None:
     kept = {await shelf.put("k", BOB), await shelf.put("l", BOB, "/orders/*")}
     gone = {await shelf.put("k", ALICE), await shelf.put("l", ALICE, state=State.FAILED)}
     which = Which(frozenset({scope_digest(ALICE)}), None)
@@ -88,62 +87,45 @@ async def test_one_callers_records_go_and_no_others(redis: RedisServer) -> None:
     assert await shelf.left() == kept | gone
     assert (await purge(shelf.cache, shelf.namespace, which)).removed == 2
     assert await shelf.left() == kept
-    await shelf.cache.close()
 
 
-async def test_one_routes_records_go_and_those_that_are_not_over_stay(redis: RedisServer) -> None:
-    shelf = Shelf(redis)
+async def test_one_routes_records_go_and_those_that_are_not_over_stay(shelf: Shelf) -> None:
     other = {await shelf.put("a", ALICE), await shelf.put("b", ALICE, "/orders/*/items")}
     unfinished = {await shelf.put(state.value, BOB, "/orders/*", state) for state in (State.IN_FLIGHT, State.UNKNOWN)}
     await shelf.put("c", ALICE, "/orders/*")
     await shelf.put("d", BOB, "/orders/*", State.FAILED)
     progress: list[int] = []
-    told = await purge(
+    purged = await purge(
         shelf.cache, shelf.namespace, Which(None, "/orders/*"), progress=lambda each: progress.append(each.removed)
     )
-    assert (told.found, told.removed, told.unfinished) == (4, 2, 2)
+    assert (purged.found, purged.removed, purged.unfinished) == (4, 2, 2)
     assert progress[-1] == 2
     assert await shelf.left() == other | unfinished
     assert (await purge(shelf.cache, shelf.namespace, Which(None, "/orders/*", force=True))).removed == 2
     assert await shelf.left() == other
-    await shelf.cache.close()
 
 
-async def test_more_records_than_one_step_takes(redis: RedisServer) -> None:
-    shelf = Shelf(redis)
+async def test_more_records_than_one_step_takes(shelf: Shelf) -> None:
     for number in range(STEP + 50):
         await shelf.put(f"k{number}", ALICE, "/many")
     assert (await purge(shelf.cache, shelf.namespace, Which(None, "/many"))).removed >= STEP + 50
     assert await shelf.left() == set()
-    await shelf.cache.close()
 
 
-async def test_what_became_another_attempts_stays(redis: RedisServer) -> None:
-    shelf = Shelf(redis)
+async def test_what_became_another_attempts_stays(shelf: Shelf) -> None:
     key = await shelf.put("k", ALICE, state=State.FAILED)
-    looked_at = await shelf.cache.peek(key)
-    assert looked_at is not None
-    taken = await shelf.cache.claim(
-        key,
-        ClaimRequest(
-            token=os.urandom(16),
-            fingerprint=PRINT,
-            lease_ms=600_000,
-            retention_ms=1,
-            takeover=frozenset({State.FAILED}),
-        ),
-    )
+    peeked = await shelf.cache.peek(key)
+    assert peeked
+    taken = await shelf.cache.claim(key, ClaimRequest(os.urandom(16), PRINT, 600_000, 1, frozenset({State.FAILED})))
     assert taken.won
     for force in (False, True):
-        assert await shelf.cache.purge(key, looked_at.record, force=force) is Resolution.OTHER_ATTEMPT
+        assert await shelf.cache.purge(key, peeked.record, force=force) is Resolution.OTHER_ATTEMPT
     assert await shelf.cache.purge(key, taken.record) is Resolution.IN_FLIGHT
     assert await shelf.cache.purge(key + "x", taken.record) is Resolution.ABSENT
     assert await shelf.left() == {key}
-    await shelf.cache.close()
 
 
-async def test_what_is_older_than_an_age_goes_and_nothing_of_which_that_is_not_known(redis: RedisServer) -> None:
-    shelf = Shelf(redis)
+async def test_what_is_older_than_an_age_goes_and_nothing_of_which_that_is_not_known(shelf: Shelf) -> None:
     kept = {
         await shelf.put("new", ALICE, completed_at_ms=2000),
         await shelf.put("long", ALICE, begun_at_ms=500, completed_at_ms=1000),  # completed just then
@@ -152,20 +134,17 @@ async def test_what_is_older_than_an_age_goes_and_nothing_of_which_that_is_not_k
     }
     await shelf.put("old", BOB, "/orders/*", completed_at_ms=999)
     await shelf.put("dead", ALICE, state=State.UNKNOWN, begun_at_ms=999)
-    told = await purge(shelf.cache, shelf.namespace, Which(None, None, force=True, before_ms=1000))
-    assert (told.seen, told.found, told.removed) == (6, 2, 2)
+    purged = await purge(shelf.cache, shelf.namespace, Which(None, None, force=True, before_ms=1000))
+    assert (purged.seen, purged.found, purged.removed) == (6, 2, 2)
     assert await shelf.left() == kept
-    await shelf.cache.close()
 
 
-async def test_an_age_is_typed_and_told_from_now_on(redis: RedisServer) -> None:
-    shelf = Shelf(redis)
+async def test_an_age_is_typed_and_told_from_now_on(shelf: Shelf) -> None:
     now = round(time.time() * 1000)
     kept = {await shelf.put("now", ALICE, completed_at_ms=now)}
     await shelf.put("long ago", ALICE, completed_at_ms=now - 86_400_000)
     assert (await typed(shelf, "--older", "12h")).stdout.strip() == "1 found, 1 removed"
     assert await shelf.left() == kept
-    await shelf.cache.close()
 
 
 def test_on_a_terminal_it_shows_how_far_it_is_and_elsewhere_nothing() -> None:
@@ -182,29 +161,21 @@ def test_on_a_terminal_it_shows_how_far_it_is_and_elsewhere_nothing() -> None:
 
 @pytest.mark.parametrize("where", [["--cache", "memory://"], ["--gateway", "http://127.0.0.1:1"]])
 def test_what_can_not_be_purged_is_said_in_one_line_with_what_to_do(where: list[str]) -> None:
-    done = subprocess.run(
-        [*ONCEGATE, "keys", "purge", "--older", "1d", *where],
-        capture_output=True,
-        text=True,
-        env=ENVIRONMENT | {"ONCEGATE_ADMIN_TOKEN": "t"},
-        timeout=PATIENCE,
-    )
+    done = invoke("keys", "purge", "--older", "1d", *where, ONCEGATE_ADMIN_TOKEN="t")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert "memory:// can't be purged, and go with their gateway's restart" in done.stderr
     assert "--cache URL or --config FILE" in done.stderr
 
 
-async def test_as_it_is_typed(redis: RedisServer) -> None:
-    shelf = Shelf(redis)
+async def test_as_it_is_typed(shelf: Shelf) -> None:
     key = record_key(shelf.namespace, "k", [b"authorization", b"1", b"Bearer alice"])
     await shelf.cache.claim(key, ClaimRequest(token=bytes(16), fingerprint=PRINT, lease_ms=600_000, retention_ms=1))
-    await shelf.cache.close()
     line = "Authorization: Bearer alice\n"
     left = {"seen": 1, "found": 1, "removed": 0, "unfinished": 1, "unreadable": 0, "dry_run": False}
     assert json.loads((await typed(shelf, "--caller", "-", "--json", text=line)).stdout) == left
-    said = await typed(shelf, "--caller", "-", "--force", "--reason", "leaked", text=line)
-    assert said.stdout.strip() == "1 found, 1 removed"
-    assert said.stderr == f"oncegate.audit: 1 records (one caller): purged, by force, by {OPERATOR}: leaked\n"
+    done = await typed(shelf, "--caller", "-", "--force", "--reason", "leaked", text=line)
+    assert done.stdout.strip() == "1 found, 1 removed"
+    assert done.stderr == f"oncegate.audit: 1 records (one caller): purged, by force, by {OPERATOR}: leaked\n"
     for arguments, why in (
         ([], "give --caller -, --route PATTERN or --older AGE"),
         (["--older", "0d"], "--older takes an age above 0: 45s, 90m, 12h, 30d"),

@@ -4,6 +4,7 @@ Rules of docs/contract.md: R10.1.
 """
 
 import json
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -81,13 +82,10 @@ def test_scalars_come_out_as_openapi_reads_them(spec: Path) -> None:
 
 def test_json_comes_out_as_json_and_may_come_by_standard_input(tmp_path: Path) -> None:
     file = tmp_path / "service.json"
-    file.write_text(
-        json.dumps({"openapi": "3.0.3", "info": {"title": "é", "version": "1"}, "paths": {"/a": {"post": {}}}})
-    )
+    given = {"openapi": "3.0.3", "info": {"title": "é", "version": "1"}, "paths": {"/a": {"post": {}}}}
+    file.write_text(json.dumps(given))
     _, text = added("--upstream-spec", str(file))
     assert json.loads(text)["info"]["title"] == "é"
-    import subprocess
-
     with file.open() as stdin:
         command = [str(Path(sys.executable).with_name("oncegate")), "openapi", "--upstream-spec", "-"]
         piped = subprocess.run(command, stdin=stdin, capture_output=True, text=True)
@@ -122,10 +120,7 @@ def test_policies_are_asked_with_the_path_that_requests_have(
         ("", "not an OpenAPI 3 description"),
         ("a: &a [*a]\nopenapi: 3.1.0", "nests too deep, or holds itself"),
         ("!!python/object/apply:os.system ['exit 3']", "is neither JSON nor YAML"),
-        (
-            '{"openapi": "3.1.0", "servers": [{"url": "http://[", "variables": 5}], "paths": {}}',
-            "is not a valid OpenAPI",
-        ),
+        ('{"openapi": "3.1.0", "servers": [{"url": "//[", "variables": 5}], "paths": {}}', "is not a valid OpenAPI"),
         ('{"openapi": "3.1.0", "paths": {"/a": {"post": {"parameters": 5}}}}', "is not a valid OpenAPI"),
         ('{"openapi": "3.1.0", "x": ' + "[" * 99_999, "nests too deep"),
         ("openapi: 3.1.0\nx: 1" + "0" * 5000, "is neither JSON nor YAML"),
@@ -148,10 +143,8 @@ def test_what_is_no_description_is_refused_in_one_line(tmp_path: Path, text: str
 
 def test_a_file_that_is_not_there_and_a_wrong_setting_are_refused(spec: Path) -> None:
     gone = invoke("openapi", "--upstream-spec", "/not/there.json")
-    assert (gone.returncode, gone.stderr) == (
-        2,
-        "oncegate: /not/there.json: can't be read: No such file or directory\n",
-    )
+    line = "oncegate: /not/there.json: can't be read: No such file or directory\n"
+    assert (gone.returncode, gone.stderr) == (2, line)
     wrong = invoke("openapi", "--upstream-spec", str(spec), ONCEGATE_IDEMPOTENCY__TTL="never")
     assert wrong.returncode == 2
     assert "idempotency.ttl" in wrong.stderr
@@ -182,11 +175,8 @@ def test_a_gateway_answers_as_the_description_says(gateway: str, tmp_path: Path)
         "responses": dict.fromkeys(("201", "400", "402"), anything),
     }
     file = tmp_path / "demo.json"
-    file.write_text(
-        json.dumps(
-            {"openapi": "3.1.0", "info": {"title": "demo", "version": "1"}, "paths": {"/payments": {"post": post}}}
-        )
-    )
+    paths = {"/payments": {"post": post}}
+    file.write_text(json.dumps({"openapi": "3.1.0", "info": {"title": "demo", "version": "1"}, "paths": paths}))
     description = json.loads(invoke("openapi", "--upstream-spec", str(file)).stdout)
-    statuses = probe(description, gateway, 15, headers=["Idempotency-Key"])
+    statuses = probe(description, gateway, 8, headers=["Idempotency-Key"])
     assert {400, 422} <= statuses <= {201} | {kind.status for kind in KINDS.values()} | {402}

@@ -14,9 +14,9 @@ from oncegate.cache.errors import CacheUnavailable, RecordUnreadable
 from oncegate.cache.memory.store import MemoryCache
 from oncegate.middleware.http.openapi import problem_schema
 from oncegate.middleware.outcome.problems import KINDS
-from testing.served import raw, served
+from testing.served import connected, raw, served
 from testing.servers import free_port
-from testing.upstreams import OK, Upstream, answering, closing_after, hanging
+from testing.upstreams import OK, Upstream, answering, answering_once, closing_after
 from tests.app.described import DESCRIPTION, assert_described, conforms, resolved
 
 RESPONSES: dict[str, Any] = DESCRIPTION["components"]["responses"]
@@ -121,17 +121,15 @@ async def test_failures_of_the_upstream_are_as_described() -> None:
     async with Upstream(closing_after(b"")) as upstream, served(upstream.url) as (client, _):
         assert_problem(await client.post("/", headers=KEY), "upstream-failed")
         assert_problem(await client.post("/", headers=KEY), "outcome-unknown")
-    rules = {"response_timeout": 0.05}
-    async with (
-        Upstream(hanging) as upstream,
-        served(upstream.url, idempotency=rules, max_in_flight=1) as (client, _),
-    ):
+    settings: dict[str, Any] = {"idempotency": {"response_timeout": 0.05}, "max_in_flight": 1}
+    async with Upstream(answering_once) as upstream, served(upstream.url, **settings) as (client, _):
+        await connected(client)
         assert_problem(await client.post("/", headers=KEY), "upstream-timeout")
         waited = await client.post("/", headers={**KEY, "Prefer": "wait=1"})
         assert_problem(waited, "in-flight")
         assert waited.headers["preference-applied"] == "wait=1"
         assert_problem(await client.post("/", headers={"Idempotency-Key": "b"}), "overloaded")
-        upstream.peers[0].reset()
+        upstream.peers[-1].reset()
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event, Thread
-from time import monotonic, sleep
 from typing import Any, Self
 from uuid import uuid4
 
@@ -21,8 +20,9 @@ import hiredis
 import httpx
 import pytest
 
-from oncegate.app.demo.upstream import Payments, PaymentsServer
+from oncegate.app.demo.upstream import Payments, serving
 from testing.command_line import PATIENCE, Running, forked, running
+from testing.waiting import wait_until
 
 KEY = {"Idempotency-Key": "order-1"}
 
@@ -56,7 +56,9 @@ class OldRedis(socketserver.ThreadingUnixStreamServer):
 
 
 class SlowPayments(Payments):
-    """Its slow requests take as long as the test wants: until ``go_on`` is set."""
+    """Its slow requests take as long as the test wants: until ``go_on`` is set. ``url`` is where it is."""
+
+    url: str
 
     def __init__(self) -> None:
         super().__init__(lambda line: self.answered.set(), slow_seconds=0.0)
@@ -71,11 +73,16 @@ class SlowPayments(Payments):
 
 
 @pytest.fixture
-def slow() -> Iterator[tuple[SlowPayments, str]]:
+def service() -> Iterator[SlowPayments]:
     service = SlowPayments()
-    with PaymentsServer(service) as server:
-        yield service, server.url
+    with serving(service) as service.url:
+        yield service
         service.go_on.set()
+
+
+def in_front_of(service: SlowPayments, cache: str = "memory://") -> list[str]:
+    """The command of a gateway in front of it."""
+    return ["serve", "--upstream", service.url, "--cache", cache, "--port", "0"]
 
 
 def pay_slowly(url: str) -> httpx.Response:
@@ -89,10 +96,9 @@ PATIENT = {"ONCEGATE_CACHE_TIMEOUT": "10"}
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGQUIT], ids=["SIGTERM", "SIGQUIT"])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_stop_finishes_the_request_in_flight(
-    workers: int, number: signal.Signals, redis_url: str, slow: tuple[SlowPayments, str], tmp_path: Path
+    workers: int, number: signal.Signals, redis_url: str, service: SlowPayments, tmp_path: Path
 ) -> None:
-    service, upstream = slow
-    serve = ["serve", "--upstream", upstream, "--cache", redis_url, "--port", "0", "--workers", str(workers)]
+    serve = [*in_front_of(service, redis_url), "--workers", str(workers)]
     settings = PATIENT | {"ONCEGATE_NAMESPACE": tmp_path.name, "ONCEGATE_SHUTDOWN_TIMEOUT": "600"}
     with running(*serve, **settings) as gateway, ThreadPoolExecutor() as threads:
         url = gateway.url(workers)
@@ -112,11 +118,10 @@ def test_a_stop_finishes_the_request_in_flight(
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2], ids=lambda number: number.name)
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_signal_that_asks_for_nothing_cuts_nobody_off(
-    workers: int, number: signal.Signals, redis_url: str, slow: tuple[SlowPayments, str]
+    workers: int, number: signal.Signals, redis_url: str, service: SlowPayments
 ) -> None:
     """Sent to each process, as by a terminal that is closed, while a request is in flight."""
-    service, upstream = slow
-    serve = ["serve", "--upstream", upstream, "--cache", redis_url, "--port", "0", "--workers", str(workers)]
+    serve = [*in_front_of(service, redis_url), "--workers", str(workers)]
     with forked(*serve, **PATIENT, ONCEGATE_NAMESPACE=uuid4().hex) as gateway, ThreadPoolExecutor() as threads:
         url = gateway.url(workers)
         processes = [gateway.process.pid, *(workers_of(gateway) if workers > 1 else ())]
@@ -136,23 +141,19 @@ def test_a_signal_that_asks_for_nothing_cuts_nobody_off(
 def until_refused(url: str) -> None:
     """A connection that is taken and not served would be worse than none: nobody may listen while requests end."""
     address = ("127.0.0.1", int(url.rpartition(":")[2]))
-    deadline = monotonic() + PATIENCE
-    while monotonic() < deadline:
+
+    def refused() -> bool:
         try:
             socket.create_connection(address, timeout=PATIENCE).close()
         except ConnectionRefusedError:
-            return
-        except ConnectionResetError:
-            pass  # it was closing at that moment
-        sleep(0.02)
-    raise AssertionError("the port stayed open until the end")
+            return True
+        return False
+
+    wait_until(refused, "the port is closed", not_yet=(ConnectionResetError,))
 
 
 def wait_until_called(service: SlowPayments) -> None:
-    deadline = monotonic() + PATIENCE
-    while not service.calls:
-        assert monotonic() < deadline, "the service is never called"
-        sleep(0.01)
+    wait_until(lambda: service.calls, "the service is called")
 
 
 def stop_while_it_is_called(gateway: Running, service: SlowPayments) -> None:
@@ -168,10 +169,9 @@ def stop_while_it_is_called(gateway: Running, service: SlowPayments) -> None:
 
 
 def test_a_stop_records_the_attempt_of_a_client_that_has_left(
-    redis_url: str, slow: tuple[SlowPayments, str], tmp_path: Path
+    redis_url: str, service: SlowPayments, tmp_path: Path
 ) -> None:
-    service, upstream = slow
-    serve = ["serve", "--upstream", upstream, "--cache", redis_url, "--port", "0"]
+    serve = in_front_of(service, redis_url)
     settings = PATIENT | {"ONCEGATE_NAMESPACE": tmp_path.name}
     with forked(*serve, **settings) as gateway:
         port = int(gateway.url().rpartition(":")[2])
@@ -189,10 +189,9 @@ def test_a_stop_records_the_attempt_of_a_client_that_has_left(
 
 
 def test_a_stop_waits_for_an_attempt_that_nobody_asks_for_any_more(
-    redis_url: str, slow: tuple[SlowPayments, str], tmp_path: Path
+    redis_url: str, service: SlowPayments, tmp_path: Path
 ) -> None:
-    service, upstream = slow
-    serve = ["serve", "--upstream", upstream, "--cache", redis_url, "--port", "0"]
+    serve = in_front_of(service, redis_url)
     settings = PATIENT | {"ONCEGATE_NAMESPACE": tmp_path.name, "ONCEGATE_IDEMPOTENCY__RESPONSE_TIMEOUT": "0.2"}
     with forked(*serve, **settings) as gateway:
         assert pay_slowly(gateway.url()).status_code == 504
@@ -202,21 +201,19 @@ def test_a_stop_waits_for_an_attempt_that_nobody_asks_for_any_more(
         assert pay_slowly(gateway.url()).headers["idempotent-replayed"] == "true"
 
 
-def test_shutdown_timeout_bounds_a_stop(slow: tuple[SlowPayments, str]) -> None:
-    endless, upstream = slow
-    serve = ["serve", "--upstream", upstream, "--port", "0"]
+def test_shutdown_timeout_bounds_a_stop(service: SlowPayments) -> None:
+    serve = in_front_of(service)
     with forked(*serve, ONCEGATE_SHUTDOWN_TIMEOUT="0.5") as gateway, ThreadPoolExecutor() as threads:
         pending = threads.submit(pay_slowly, gateway.url())
-        wait_until_called(endless)
+        wait_until_called(service)
         assert gateway.stop() == 0
         with pytest.raises(httpx.TransportError):
             pending.result()
     assert "Traceback" not in gateway.output
 
 
-def test_drain_delay_is_unready_and_still_serving(slow: tuple[SlowPayments, str]) -> None:
-    _, upstream = slow
-    serve = ["serve", "--upstream", upstream, "--port", "0"]
+def test_drain_delay_is_unready_and_still_in_front_of(service: SlowPayments) -> None:
+    serve = in_front_of(service)
     with forked(*serve, ONCEGATE_DRAIN_DELAY="600") as gateway:
         url = gateway.url()
         assert httpx.get(f"{url}/_oncegate/readyz", timeout=PATIENCE).status_code == 200
@@ -233,8 +230,8 @@ def workers_of(gateway: Running) -> list[int]:
     return [int(child) for child in children.split()]
 
 
-def test_a_worker_that_dies_is_replaced(redis_url: str, slow: tuple[SlowPayments, str]) -> None:
-    with forked("serve", "--upstream", slow[1], "--cache", redis_url, "--port", "0", "--workers", "2") as gateway:
+def test_a_worker_that_dies_is_replaced(redis_url: str, service: SlowPayments) -> None:
+    with forked(*in_front_of(service, redis_url), "--workers", "2") as gateway:
         first, second = workers_of(gateway)
         os.kill(first, signal.SIGKILL)
         gateway.wait_for("starting another")
@@ -246,18 +243,20 @@ def test_a_worker_that_dies_is_replaced(redis_url: str, slow: tuple[SlowPayments
         assert gateway.stop() == 0
 
 
-def test_workers_end_with_their_parent(redis_url: str, slow: tuple[SlowPayments, str]) -> None:
-    with forked("serve", "--upstream", slow[1], "--cache", redis_url, "--port", "0", "--workers", "2") as gateway:
+def test_workers_end_with_their_parent(redis_url: str, service: SlowPayments) -> None:
+    with forked(*in_front_of(service, redis_url), "--workers", "2") as gateway:
         gateway.url(2)
         gateway.process.kill()
-        said, _ = gateway.process.communicate(timeout=PATIENCE)  # until the last process that holds the pipe has ended
-    assert said.count("the parent process is gone") == 2
+        printed, _ = gateway.process.communicate(
+            timeout=PATIENCE
+        )  # until the last process that holds the pipe has ended
+    assert printed.count("the parent process is gone") == 2
 
 
-def test_workers_that_cannot_start_are_one_line_and_exit_code_1(slow: tuple[SlowPayments, str], tmp_path: Path) -> None:
+def test_workers_that_cannot_start_are_one_line_and_exit_code_1(service: SlowPayments, tmp_path: Path) -> None:
     """A server that speaks the protocol but is too old to hold the guarantees."""
     with OldRedis(tmp_path / "old.sock") as old:
-        serve = ["serve", "--upstream", slow[1], "--cache", old.url, "--port", "0", "--workers", "2"]
+        serve = [*in_front_of(service, old.url), "--workers", "2"]
         with forked(*serve, ONCEGATE_LOG_LEVEL="error", **PATIENT) as gateway:
             gateway.output, _ = gateway.process.communicate(timeout=PATIENCE)
             assert gateway.process.returncode == 1

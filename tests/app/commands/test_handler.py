@@ -42,9 +42,9 @@ def command(body: bytes) -> Command:
 
 async def call(function: Any, body: bytes = b'{"amount": 5}') -> StoredResponse:
     handler = Handler(function, threads=1)
-    asked = command(body)
+    submitted = command(body)
     try:
-        return await handler.execute(asked, context_of(asked, "1-0", 2), confirm)
+        return await handler.execute(submitted, context_of(submitted, "1-0", 2, ()), confirm)
     finally:
         await handler.close()
 
@@ -162,10 +162,10 @@ async def test_nothing_is_called_when_the_attempt_is_not_confirmed() -> None:
     async def not_ours() -> None:
         raise RuntimeError("not ours")
 
-    asked = command(b"{}")
+    submitted = command(b"{}")
     handler = Handler(lambda payload: called.append(payload), threads=1)
     with pytest.raises(RuntimeError, match="not ours"):
-        await handler.execute(asked, context_of(asked, "1-0", 1), not_ours)
+        await handler.execute(submitted, context_of(submitted, "1-0", 1, ()), not_ours)
     await handler.close()
     assert called == []
 
@@ -212,7 +212,12 @@ def test_what_executes_nothing_when_it_is_called_is_refused() -> None:
         async def __call__(self, payload: dict[str, Any]) -> Any:
             yield payload
 
-    for function, why in ((streams, "generator"), (yields, "generator"), (Streams(), "generator"), (Booking, "class")):
+    @functools.wraps(yields)
+    def decorated(payload: dict[str, Any]) -> Any:
+        return yields(payload)
+
+    generators: tuple[Any, ...] = (streams, yields, decorated, Streams())
+    for function, why in (*[(each, "generator") for each in generators], (Booking, "class")):
         with pytest.raises(HandlerError, match=why):
             Handler(function, threads=1)
 

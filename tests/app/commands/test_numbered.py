@@ -297,9 +297,7 @@ async def test_what_is_known_of_commands_goes_after_its_time_and_numbers_stay(re
                 Numbering(numbers, b"%016d" % (each % 50), command, b"", known_ms=1, kept_ms=1)
                 for each, command in enumerate(commands)
             ]
-            await asyncio.gather(
-                *[cache.append_numbered(stream, [b"a", b"b"], limit=10**6, numbering=each) for each in given]
-            )
+            await asyncio.gather(*[cache.append(stream, [b"a", b"b"], limit=10**6, numbering=each) for each in given])
     finally:
         await cache.close()
     held: Any = redis_server.client().hgetall(numbers)

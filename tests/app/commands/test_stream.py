@@ -15,13 +15,7 @@ from oncegate.cache.errors import CacheRefused, CacheUnavailable, GroupMissing
 from oncegate.cache.redis.connection import faults
 from oncegate.cache.redis.store import RedisCache
 from oncegate.cache.redis.streams.client import StreamClient
-from oncegate.cache.redis.streams.stream import (
-    Command,
-    CommandStream,
-    Fields,
-    NotACommand,
-    entries_of,
-)
+from oncegate.cache.redis.streams.stream import Command, CommandStream, Fields, NotACommand, entries_of
 from testing.groups import ClusterGroup, SentinelGroup
 from testing.servers import RedisServer
 from testing.waiting import until
@@ -50,7 +44,8 @@ class Stream(CommandStream):
         self.cache = RedisCache.from_url(url, timeout=timeout)
 
     async def append(self, command: Command, limit: int) -> str | None:
-        return await self.cache.append(self.key, command.parts(), limit=limit)
+        appended = await self.cache.append(self.key, command.parts(), limit=limit)
+        return None if appended is None else appended.entry
 
     async def __aenter__(self) -> Self:
         return self
@@ -79,8 +74,8 @@ async def _append(stream: Stream, count: int, limit: int = 1000) -> list[str]:
 
 
 async def _read(stream: Stream, group: str, count: int) -> list[bytes]:
-    asked = ("XREADGROUP", "GROUP", group, "reader", "COUNT", count, "STREAMS", stream.key, ">")
-    found = await stream.client.run_on(stream.key, *asked)
+    words = ("XREADGROUP", "GROUP", group, "reader", "COUNT", count, "STREAMS", stream.key, ">")
+    found = await stream.client.run_on(stream.key, *words)
     return [entry for entry, _ in found[0][1]] if found else []
 
 
@@ -258,9 +253,12 @@ async def test_a_server_that_hangs_is_given_up_on_and_never_asked_twice() -> Non
 async def test_a_cluster_that_is_not_there_is_told_of_like_any_redis() -> None:
     client = StreamClient("redis+cluster://127.0.0.1:1", timeout=1)
     try:
-        for ask in (CommandStream(client, "shop", "commands").trim, CommandStream(client, "shop", "commands").length):
+        for operation in (
+            CommandStream(client, "shop", "commands").trim,
+            CommandStream(client, "shop", "commands").length,
+        ):
             with pytest.raises(CacheUnavailable):
-                await ask()
+                await operation()
     finally:
         await client.close()
 

@@ -4,14 +4,13 @@ Rules of docs/contract.md: R8.12.
 """
 
 import asyncio
-import socket
-import struct
 from typing import Any
 
 import pytest
 
-import oncegate.app.operators.commands_page as commands_page
+from oncegate.app.operators.pages import commands
 from testing.servers import RedisServer
+from testing.upstreams import reset
 from testing.waiting import until
 from tests.app.submitted import ALICE, Submitted, serving
 
@@ -26,9 +25,9 @@ async def test_a_caller_can_wait_for_the_end(submitted: Submitted) -> None:
     await _polls(submitted, 3)
     await begun.succeed(b"1")
     for each in asyncio.as_completed(waiting):
-        told = await each
-        assert told.json()["status"] == "succeeded"
-        assert told.headers["preference-applied"] == "wait=30", "capped by max_wait"
+        response = await each
+        assert response.json()["status"] == "succeeded"
+        assert response.headers["preference-applied"] == "wait=30", "capped by max_wait"
 
 
 async def _polls(submitted: Submitted, waiters: int = 1) -> None:
@@ -51,30 +50,30 @@ async def test_a_failure_that_will_be_tried_again_is_no_end_and_a_dead_letter_is
     await _polls(submitted)
     begun = await submitted.consumer.begin(delivery)
     await begun.fail("for good", final=True)
-    told = (await waiting).json()
-    assert (told["status"], told["error"]["message"]) == ("dead-lettered", "for good")
+    body = (await waiting).json()
+    assert (body["status"], body["error"]["message"]) == ("dead-lettered", "for good")
 
 
 async def test_who_waits_in_vain_is_told_how_it_stands(submitted: Submitted) -> None:
     answer = await submitted.submit()
-    told = await submitted.client.get(answer.headers["location"], headers=ALICE | {"prefer": "wait=1"})
-    assert (told.json()["status"], told.headers["preference-applied"]) == ("accepted", "wait=1")
+    response = await submitted.client.get(answer.headers["location"], headers=ALICE | {"prefer": "wait=1"})
+    assert (response.json()["status"], response.headers["preference-applied"]) == ("accepted", "wait=1")
 
 
 async def test_what_is_over_is_told_at_once(submitted: Submitted) -> None:
     answer = await submitted.submit()
     begun = await submitted.consumer.begin(await submitted.delivery(answer.json()["command"]))
     await begun.succeed(b"1")
-    told = await submitted.client.get(answer.headers["location"], headers=ALICE | {"prefer": "wait=30"})
-    assert told.json()["status"] == "succeeded"
-    assert "preference-applied" not in told.headers, "no wait took place"
+    response = await submitted.client.get(answer.headers["location"], headers=ALICE | {"prefer": "wait=30"})
+    assert response.json()["status"] == "succeeded"
+    assert "preference-applied" not in response.headers, "no wait took place"
 
 
 async def test_only_so_many_wait_at_once(submitted: Submitted, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commands_page, "MAX_WAITERS", 0)
+    monkeypatch.setattr(commands, "MAX_WAITERS", 0)
     answer = await submitted.submit()
-    told = await submitted.client.get(answer.headers["location"], headers=ALICE | {"prefer": "wait=30"})
-    assert (told.json()["status"], "preference-applied" in told.headers) == ("accepted", False)
+    response = await submitted.client.get(answer.headers["location"], headers=ALICE | {"prefer": "wait=30"})
+    assert (response.json()["status"], "preference-applied" in response.headers) == ("accepted", False)
 
 
 async def test_nobody_waits_for_a_client_that_has_left_or_in_a_gateway_that_stops(redis_server: RedisServer) -> None:
@@ -85,9 +84,7 @@ async def test_nobody_waits_for_a_client_that_has_left_or_in_a_gateway_that_stop
         lines = [f"GET {location} HTTP/1.1", "host: a", *(f"{name}: {value}" for name, value in headers.items())]
         leaves.write("\r\n".join([*lines, "", ""]).encode())
         await _polls(there)
-        # Reset, as by one who has left with something unread: one who only says no more may still be there.
-        leaves.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        leaves.transport.abort()
+        reset(leaves)  # one who only says no more may still be there
         await _polls(there, 0)
         stays = asyncio.create_task(there.client.get(location, headers=headers))
         await _polls(there)

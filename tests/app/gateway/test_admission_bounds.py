@@ -9,7 +9,7 @@ import socket
 import pytest
 
 from oncegate.app.gateway.gateway import Gateway
-from testing.upstreams import PATIENCE, Peer, Upstream
+from testing.upstreams import Peer, Upstream, answering
 from testing.waiting import until
 from tests.app.fast_path import CREATED, Talk, gateway_at, keyed, talking
 
@@ -19,28 +19,21 @@ UPLOAD = b"POST / HTTP/1.1\r\nhost: a\r\nidempotency-key: %d\r\ncontent-length: 
 LARGE = b"HTTP/1.1 200 OK\r\ncontent-length: 20000000\r\n\r\n"
 
 
-async def created(peer: Peer) -> None:
-    while await peer.request():
-        await peer.send(CREATED)
-
-
 async def until_held(gateway: Gateway, least: int, most: int) -> None:
     """Wait until the gateway counts so many bytes, as its metrics say it too."""
     buffered = gateway._forward.door.buffered  # type: ignore[attr-defined]  # the middleware's
-    async with asyncio.timeout(PATIENCE):
-        while not least <= buffered.bytes <= most:  # noqa: ASYNC110 - nobody is told
-            await asyncio.sleep(0.001)
+    await until(lambda: least <= buffered.bytes <= most, f"{least} to {most} bytes are held")
 
 
 async def gauge(talk: Talk) -> int:
-    page = await talk.ask(b"GET /_oncegate/metrics HTTP/1.1\r\nhost: a\r\n\r\n")
+    page = await talk.exchange(b"GET /_oncegate/metrics HTTP/1.1\r\nhost: a\r\n\r\n")
     (line,) = [line for line in page.splitlines() if line.startswith(b"oncegate_buffered_bytes ")]
     return int(float(line.split()[1]))
 
 
 async def test_unfinished_uploads_are_held_up_to_one_bound_and_given_back() -> None:
     async with (
-        Upstream(created) as upstream,
+        Upstream(answering(CREATED)) as upstream,
         gateway_at(upstream.url, max_in_flight=2, max_buffered=BOUND) as (honest, gateway, port),
     ):
         uploads: list[Talk] = []
@@ -55,7 +48,7 @@ async def test_unfinished_uploads_are_held_up_to_one_bound_and_given_back() -> N
         assert all(b"retry-after" in answer.lower() for answer in refused)
         await until_held(gateway, BOUND - 300_000, BOUND)
         assert 0 < await gauge(honest) <= BOUND
-        assert b"HTTP/1.1 201 " in await honest.ask(keyed()), "what is small is admitted all the same"
+        assert b"HTTP/1.1 201 " in await honest.exchange(keyed()), "what is small is admitted all the same"
         assert upstream.arrivals == 1
         for each in uploads:
             each.leave()
@@ -73,7 +66,7 @@ async def test_unfinished_uploads_are_held_up_to_one_bound_and_given_back() -> N
 @pytest.mark.parametrize("rest", [bytes(2_000_000), None], ids=["too large", "too late"])
 async def test_what_is_refused_is_counted_no_longer(rest: bytes | None) -> None:
     async with (
-        Upstream(created) as upstream,
+        Upstream(answering(CREATED)) as upstream,
         gateway_at(upstream.url, max_buffered=BOUND * 9, body_timeout=20 if rest else 0.3) as (talk, gateway, _),
     ):
         talk.writer.write((UPLOAD % 1).replace(b"content-length: 1000000", b"transfer-encoding: chunked"))
@@ -86,18 +79,13 @@ async def test_what_is_refused_is_counted_no_longer(rest: bytes | None) -> None:
 
 async def test_requests_that_wait_for_another_one_are_counted() -> None:
     go_on = asyncio.Event()
-
-    async def late(peer: Peer) -> None:
-        await peer.request()
-        await go_on.wait()
-        await peer.send(CREATED)
-
+    late = answering(CREATED, after=go_on)
     async with Upstream(late) as upstream, gateway_at(upstream.url, max_buffered=250_000) as (first, gateway, port):
-        asked = keyed("k", PIECE, prefer="wait=20")
-        first.writer.write(asked)
+        data = keyed("k", PIECE, prefer="wait=20")
+        first.writer.write(data)
         await until(lambda: upstream.arrivals, "the first request's arrival")
         waiting = [Talk(*await asyncio.open_connection("127.0.0.1", port)) for _ in range(3)]
-        answers = [asyncio.create_task(each.ask(asked)) for each in waiting]
+        answers = [asyncio.create_task(each.exchange(data)) for each in waiting]
         refused, _ = await asyncio.wait(answers, return_when=asyncio.FIRST_COMPLETED)
         assert [b'"overloaded"' in answer.result() for answer in refused] == [True]
         await until_held(gateway, 200_000, 200_000)
@@ -123,7 +111,7 @@ async def test_readers_that_take_nothing_hold_no_slot() -> None:
             readers[-1].writer.write(keyed(path="/large"))
             in_flight = gateway._forward.admissions.in_flight  # type: ignore[attr-defined]  # the middleware's
             await until(lambda: len(in_flight._attempts) == len(readers) and not in_flight.slots, "a free slot")  # noqa: B023 - at once
-        assert b"HTTP/1.1 201 " in await honest.ask(keyed())
+        assert b"HTTP/1.1 201 " in await honest.exchange(keyed())
         for each in readers:
             each.leave()
         await until(lambda: not in_flight._attempts and not in_flight._freed, "the attempts' end")

@@ -16,7 +16,7 @@ from oncegate.app.upstream.connection import UpstreamConnection
 from oncegate.cache.record import StoredResponse
 from oncegate.middleware.outcome.problems import MAX_ESCAPES, original_result
 from testing.growth import is_linear
-from testing.upstreams import PATIENCE, Peer, Upstream
+from testing.upstreams import PATIENCE, Upstream, answering
 from testing.waiting import until
 from tests.app.fast_path import CREATED, gateway_at
 
@@ -76,62 +76,31 @@ async def test_an_end_of_the_connection_counts_behind_all_that_was_read() -> Non
 
 
 async def test_dense_chunks_reach_the_client_whole() -> None:
-    async def behave(peer: Peer) -> None:
-        while await peer.request():
-            await peer.send(CHUNKED + b"1\r\na\r\n" * 100_000 + b"0\r\n\r\n")
-
-    async with Upstream(behave) as upstream, gateway_at(upstream.url) as (talk, _, _):
+    chunks = CHUNKED + b"1\r\na\r\n" * 100_000 + b"0\r\n\r\n"
+    async with Upstream(answering(chunks)) as upstream, gateway_at(upstream.url) as (talk, _, _):
         for _ in range(2):
-            answer = await talk.ask(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+            answer = await talk.exchange(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
             assert answer.count(b"a") >= 100_000
         assert upstream.arrivals == 2
 
 
 async def test_a_request_of_thousands_of_fields_is_refused() -> None:
-    async def behave(peer: Peer) -> None:
-        while await peer.request():
-            await peer.send(CREATED)
-
-    async with Upstream(behave) as upstream, gateway_at(upstream.url) as (talk, _, _):
+    async with Upstream(answering(CREATED)) as upstream, gateway_at(upstream.url) as (talk, _, _):
         fields = b"a:\r\n" * 998
-        assert b" 201 " in await talk.ask(b"GET / HTTP/1.1\r\nhost: a\r\n" + fields + b"\r\n")
-        assert b" 431 " in await talk.ask(b"GET / HTTP/1.1\r\nhost: a\r\n" + fields * 2 + b"\r\n")
+        assert b" 201 " in await talk.exchange(b"GET / HTTP/1.1\r\nhost: a\r\n" + fields + b"\r\n")
+        assert b" 431 " in await talk.exchange(b"GET / HTTP/1.1\r\nhost: a\r\n" + fields * 2 + b"\r\n")
         assert upstream.arrivals == 1
 
 
 async def test_a_target_that_is_malformed_over_and_over_is_refused() -> None:
-    async def behave(peer: Peer) -> None:
-        while await peer.request():
-            await peer.send(CREATED)
-
-    async with Upstream(behave) as upstream, gateway_at(upstream.url) as (talk, _, _):
+    async with Upstream(answering(CREATED)) as upstream, gateway_at(upstream.url) as (talk, _, _):
         target = b"/%" * MAX_INCOMPLETE
-        assert b" 201 " in await talk.ask(b"GET " + target + b" HTTP/1.1\r\nhost: a\r\n\r\n")
-        assert b" 400 " in await talk.ask(b"GET " + target + b"/% HTTP/1.1\r\nhost: a\r\n\r\n")
+        assert b" 201 " in await talk.exchange(b"GET " + target + b" HTTP/1.1\r\nhost: a\r\n\r\n")
+        assert b" 400 " in await talk.exchange(b"GET " + target + b"/% HTTP/1.1\r\nhost: a\r\n\r\n")
         assert upstream.arrivals == 1
 
 
-PIECES = [
-    "%",
-    "=",
-    "a",
-    "4",
-    "1",
-    "e",
-    "2",
-    "F",
-    "%41",
-    "%e2%82%ac",
-    "%3d",
-    "==",
-    "_",
-    ".",
-    "%0a",
-    "%25",
-    "%00",
-    "/",
-    "%2F",
-]
+PIECES = [*"%=a41e2F_./", "==", *("%41", "%e2%82%ac", "%3d", "%0a", "%25", "%00", "%2F")]
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=12).map("".join))

@@ -8,7 +8,7 @@ import pytest
 from testing.servers import RedisServer
 from testing.upstreams import PATIENCE, Peer, Upstream, answering
 from testing.waiting import until
-from tests.app.fast_path import CREATED, Slow, Talk, gateway_at, keyed, request, talking, tasks_made
+from tests.app.fast_path import CREATED, Slow, Talk, fast_path_of, gateway_at, keyed, request, talking, tasks_made
 
 # What goes by the fast path is to stay there until the test says otherwise.
 pytestmark = [pytest.mark.usefixtures("unhurried"), pytest.mark.both_loops]
@@ -27,7 +27,7 @@ def cache(request: pytest.FixtureRequest) -> str:
 async def warm(talk: Talk) -> None:
     """Whatever the first request opens is open."""
     for data in (keyed("warm"), keyed("warm")):
-        assert b" 201 " in (await talk.ask(data)).split(b"\r\n")[0]
+        assert b" 201 " in (await talk.exchange(data)).split(b"\r\n")[0]
 
 
 USUAL = {
@@ -52,7 +52,7 @@ async def test_a_request_that_ends_at_once_costs_no_task(cache: str, name: str) 
     async with Upstream(answering(CREATED)) as upstream, gateway_at(upstream.url, cache) as (talk, _, _):
         await warm(talk)
         with tasks_made() as made:
-            answer = await talk.ask(data)
+            answer = await talk.exchange(data)
         assert int(answer.split(b" ")[1]) == status
         assert made == []
 
@@ -69,19 +69,16 @@ async def test_pipelined_requests_cost_none_either(cache: str) -> None:
 
 
 async def test_a_request_in_flight_costs_the_others_none(cache: str) -> None:
-    slow = Slow()
-    go_on = slow.go_on
-
-    async with Upstream(slow) as upstream, gateway_at(upstream.url, cache) as (talk, _, port):
+    async with Upstream(slow := Slow()) as upstream, gateway_at(upstream.url, cache) as (talk, _, port):
         await warm(talk)
         async with talking(port) as other:
             with tasks_made() as made:
                 talk.writer.write(keyed("a", path="/slow"))
                 await upstream.received(2)
-                outstanding = await other.ask(keyed("a", path="/slow"))
+                outstanding = await other.exchange(keyed("a", path="/slow"))
                 assert outstanding.startswith(b"HTTP/1.1 409 ")
                 assert b"in-flight" in outstanding
-                go_on.set()
+                slow.go_on.set()
                 assert (await talk.answer()).startswith(b"HTTP/1.1 201 ")
             assert made == []
 
@@ -134,9 +131,9 @@ async def test_a_response_that_is_unusual_gets_a_task(cache: str, name: str, met
         "response_timeout": 600,
     }  # a task when it is heard: the fast path would look after it too late
     async with Upstream(unusual) as upstream, gateway_at(upstream.url, cache, idempotency=rules) as (talk, _, _):
-        assert (await talk.ask(keyed("warm"))).startswith(b"HTTP/1.1 201 ")
+        assert (await talk.exchange(keyed("warm"))).startswith(b"HTTP/1.1 201 ")
         with tasks_made() as made:
-            answer = await talk.ask(request("GET") if method == "GET" else keyed())
+            answer = await talk.exchange(request("GET") if method == "GET" else keyed())
         assert int(answer.split(b" ")[1]) == (passed if method == "GET" else enforced)
         assert made.count("InboundRequest._run") == 1
         assert upstream.arrivals == (3 if (name, method) == ("none", "GET") else 2)
@@ -155,7 +152,7 @@ async def test_a_response_in_pieces_gets_a_task(cache: str, method: str) -> None
         await peer.send(b"0\r\n\r\n")
 
     async with Upstream(chunked) as upstream, gateway_at(upstream.url, cache) as (talk, _, _):
-        assert (await talk.ask(keyed("warm"))).startswith(b"HTTP/1.1 201 ")
+        assert (await talk.exchange(keyed("warm"))).startswith(b"HTTP/1.1 201 ")
         with tasks_made() as made:
             talk.writer.write(request("GET") if method == "GET" else keyed())
             async with asyncio.timeout(PATIENCE):
@@ -197,10 +194,7 @@ async def test_a_request_that_is_unusual_gets_a_task(cache: str, name: str) -> N
 
 
 async def test_who_waits_for_the_one_in_flight_gets_a_task(cache: str) -> None:
-    slow = Slow()
-    go_on = slow.go_on
-
-    async with Upstream(slow) as upstream, gateway_at(upstream.url, cache) as (talk, _, port):
+    async with Upstream(slow := Slow()) as upstream, gateway_at(upstream.url, cache) as (talk, _, port):
         await warm(talk)
         async with talking(port) as other:
             with tasks_made() as made:
@@ -209,7 +203,7 @@ async def test_who_waits_for_the_one_in_flight_gets_a_task(cache: str) -> None:
                 assert made == []
                 talk.writer.write(keyed("slow", path="/slow", prefer="wait=9"))
                 await until(lambda: made, "a task")
-                go_on.set()
+                slow.go_on.set()
                 waited = await talk.answer()
             assert made[0] == "InboundRequest._run"
         assert b"preference-applied: wait=9" in waited
@@ -224,28 +218,28 @@ async def test_without_an_idle_connection_one_is_opened_by_a_task(cache: str) ->
         await warm(talk)
         for data in (request("GET"), keyed()):
             with tasks_made() as made:
-                assert (await talk.ask(data)).startswith(b"HTTP/1.1 201 ")
+                assert (await talk.exchange(data)).startswith(b"HTTP/1.1 201 ")
             assert made.count("InboundRequest._run") == 1
         assert upstream.connections == 3
 
 
 async def test_beyond_max_in_flight_it_is_a_task_that_looks_at_the_record(cache: str) -> None:
-    slow = Slow()
-    go_on = slow.go_on
-
-    async with Upstream(slow) as upstream, gateway_at(upstream.url, cache, max_in_flight=1) as (talk, _, port):
+    async with (
+        Upstream(slow := Slow()) as upstream,
+        gateway_at(upstream.url, cache, max_in_flight=1) as (talk, _, port),
+    ):
         await warm(talk)
         async with talking(port) as other:
             other.writer.write(keyed(path="/slow"))
             await upstream.received(2)
             with tasks_made() as made:
-                assert b'"overloaded"' in await talk.ask(keyed())
-                assert b"idempotent-replayed: true" in await talk.ask(keyed("warm"))
-            assert made == ["InboundRequest._run", "Admissions._deliver"] * 2
-            go_on.set()
+                assert b'"overloaded"' in await talk.exchange(keyed())
+                assert b"idempotent-replayed: true" in await talk.exchange(keyed("warm"))
+            assert made == ["InboundRequest._run", "_pass_on"] * 2
+            slow.go_on.set()
             assert (await other.answer()).startswith(b"HTTP/1.1 201 ")
         with tasks_made() as made:
-            assert (await talk.ask(keyed())).startswith(b"HTTP/1.1 201 ")
+            assert (await talk.exchange(keyed())).startswith(b"HTTP/1.1 201 ")
         assert made == []
 
 
@@ -254,32 +248,31 @@ async def test_a_redis_that_was_not_reached_yet_is_connected_to_by_a_task() -> N
     async with Upstream(answering(CREATED)) as upstream, gateway_at(upstream.url, redis.url) as (talk, _, _):
         with redis:
             with tasks_made() as made:
-                while b"cache-unavailable" in (answer := await talk.ask(keyed())):  # within a pause
-                    assert made.pop(0) == "Admissions._deliver"
+                while b"cache-unavailable" in (answer := await talk.exchange(keyed())):  # within a pause
+                    assert made.pop(0) == "_pass_on"
             assert answer.startswith(b"HTTP/1.1 201 ")
-            assert made[0] == "Admissions._deliver"
+            assert made[0] == "_pass_on"
 
 
 async def test_nothing_that_comes_in_on_the_operators_port_is_forwarded(cache: str) -> None:
     async with Upstream(answering(CREATED)) as upstream, gateway_at(upstream.url, cache) as (talk, gateway, port):
         await warm(talk)
-        assert gateway._fast_path is not None
-        gateway._ops_port = gateway._fast_path._ops_port = gateway.operations._own_port = port  # as if this were it
+        gateway._ops_port = fast_path_of(gateway)._ops_port = gateway.operations._own_port = port  # as if this were it
         for data in (request("GET"), request(), keyed()):
-            assert (await talk.ask(data)).startswith(b"HTTP/1.1 404 ")
+            assert (await talk.exchange(data)).startswith(b"HTTP/1.1 404 ")
         assert upstream.arrivals == 1
 
 
-async def test_a_first_submission_is_accepted_by_a_task_and_its_retry_costs_none(redis_url: str) -> None:
+async def test_a_first_submission_waits_for_a_sample_of_the_memory_and_its_retry_costs_no_task(redis_url: str) -> None:
     routes = [{"path": "/later", "mode": "async", "require_key": True}]
     async with Upstream([]) as upstream, gateway_at(upstream.url, redis_url, routes=routes) as (talk, _, _):
         with tasks_made() as made:
-            accepted = await talk.ask(keyed("k", path="/later"))
+            accepted = await talk.exchange(keyed("k", path="/later"))
             assert accepted.startswith(b"HTTP/1.1 202 ")
-        assert made[0] == "InboundRequest._run"
+        assert {*made} == {"_pass_on", "MemorySamples._sample"}
         with tasks_made() as made:
-            again = await talk.ask(keyed("k", path="/later"))
-            refused = await talk.ask(keyed("k", b"other", path="/later"))
+            again = await talk.exchange(keyed("k", path="/later"))
+            refused = await talk.exchange(keyed("k", b"other", path="/later"))
         assert made == []
         assert b"idempotent-replayed: true" in again
         assert refused.startswith(b"HTTP/1.1 422 ")
@@ -287,10 +280,9 @@ async def test_a_first_submission_is_accepted_by_a_task_and_its_retry_costs_none
 
 async def test_what_an_app_redacts_is_not_kept_on_the_fast_path_either(cache: str) -> None:
     async with Upstream(answering(CREATED)) as upstream, gateway_at(upstream.url, cache) as (talk, gateway, _):
-        assert gateway._fast_path is not None
         await warm(talk)
-        gateway._fast_path._door.redact = lambda _, response: response._replace(body=b"[]")
+        fast_path_of(gateway)._door.redact = lambda _, response: response._replace(body=b"[]")
         with tasks_made() as made:
-            assert (await talk.ask(keyed("k"))).endswith(b"{}")
+            assert (await talk.exchange(keyed("k"))).endswith(b"{}")
         assert made == []
-        assert (await talk.ask(keyed("k"))).endswith(b"[]")
+        assert (await talk.exchange(keyed("k"))).endswith(b"[]")

@@ -6,7 +6,6 @@ Rules of docs/contract.md: R3.13.
 import asyncio
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from typing import Any
 from uuid import uuid4
@@ -15,51 +14,42 @@ import pytest
 
 from oncegate.app.upstream.connection import UpstreamConnection
 from oncegate.app.upstream.forward import Forwarder
-from oncegate.cache.record import ClaimRequest, State
 from oncegate.cache.redis.connection.pipe import Bounds
 from oncegate.cache.redis.store import RedisCache
 from oncegate.middleware.admission.observe import Watch
 from oncegate.middleware.outcome.errors import OutcomeUnknown
 from oncegate.middleware.rules.policy import Policies
+from testing.records import take_over
 from testing.servers import RedisServer
 from testing.upstreams import PATIENCE, Upstream, answering
 from testing.waiting import until
-from tests.app.fast_path import CREATED, Slow, Talk, answered, gateway_at, keyed, request, talking
+from tests.app.fast_path import (
+    CREATED,
+    Slow,
+    Talk,
+    answered,
+    fast_path_of,
+    gateway_at,
+    in_flight_of,
+    keyed,
+    request,
+    talking,
+)
 
 # What goes by the fast path is to stay there until the test says otherwise.
 pytestmark = pytest.mark.usefixtures("unhurried")
 
 
-@pytest.fixture(scope="module")
-def redis() -> Iterator[RedisServer]:
-    with RedisServer() as server:
-        yield server
-
-
-async def take_over(url: str, namespace: str, known: set[str]) -> None:
+async def succeed(url: str, namespace: str, known: set[str]) -> None:
     """What another gateway does about an attempt whose lease has lapsed."""
     cache = RedisCache.from_url(url, timeout=PATIENCE)
-    until_then = time.monotonic() + PATIENCE
-    while time.monotonic() < until_then:
-        for key in set((await cache.scan(namespace)).keys) - known:
-            found = await cache.get(key)
-            assert found is not None
-            if found.record.state is State.UNKNOWN:
-                claim = await cache.claim(
-                    key,
-                    ClaimRequest(
-                        token=b"t" * 16,
-                        fingerprint=found.record.fingerprint,
-                        lease_ms=60_000,
-                        retention_ms=0,
-                        takeover=frozenset({State.UNKNOWN}),
-                    ),
-                )
-                assert claim.won
-                await cache.close()
-                return
-        await asyncio.sleep(0.02)
-    raise TimeoutError
+
+    async def new() -> set[str]:
+        return set((await cache.scan(namespace)).keys) - known
+
+    (key,) = await until(new)
+    await take_over(cache, key, retention_ms=0)
+    await cache.close()
 
 
 async def test_an_owner_that_was_held_up_does_not_run_beside_its_successor(redis: RedisServer) -> None:
@@ -77,14 +67,13 @@ async def test_an_owner_that_was_held_up_does_not_run_beside_its_successor(redis
         assert isinstance(gateway._cache, RedisCache)
         gateway._cache._timeout = PATIENCE  # the lease is short, and allows of no such patience from the start
         known = set((await gateway._cache.scan(namespace)).keys)
-        assert gateway._fast_path is not None
-        in_flight = gateway._fast_path._door.admissions.in_flight
+        in_flight = in_flight_of(gateway)
         redis.pause()
         talk.writer.write(keyed())
         await until(lambda: in_flight.slots, "the claim is on its way")
         await asyncio.sleep(0.05)  # it is written by then
         redis.resume()
-        successor = threading.Thread(target=asyncio.run, args=(take_over(redis.url, namespace, known),))
+        successor = threading.Thread(target=asyncio.run, args=(succeed(redis.url, namespace, known),))
         successor.start()
         successor.join()  # and this process does nothing meanwhile
         answer = await talk.answer()
@@ -99,30 +88,31 @@ def failing(*_: object) -> None:
 FAILING = type("Failing", (Watch,), {name: failing for name in vars(Watch) if not name.startswith("_")})
 
 
-ASKED = pytest.mark.parametrize("data", [request("GET"), request(), keyed("k")], ids=["passing", "keyless", "keyed"])
+EACH_KIND = pytest.mark.parametrize(
+    "data", [request("GET"), request(), keyed("k")], ids=["passing", "keyless", "keyed"]
+)
 
 
 @pytest.mark.interpreted
-@ASKED
+@EACH_KIND
 async def test_an_error_of_our_own_leaves_nobody_waiting_and_holds_nothing(
     data: bytes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with Upstream(answering(CREATED)) as upstream, gateway_at(upstream.url) as (talk, gateway, port):
-        await talk.ask(keyed())
+        await talk.exchange(keyed())
         monkeypatch.setattr(Forwarder, "take_response", failing)
-        answer = await talk.ask(data)
+        answer = await talk.exchange(data)
         monkeypatch.undo()
         assert answer.startswith(b"HTTP/1.1 500 ")
         assert "LookupError" in caplog.text
-        assert gateway._fast_path is not None
-        in_flight, pool = gateway._fast_path._door.admissions.in_flight, gateway._fast_path._forwarder.upstream
+        in_flight, pool = in_flight_of(gateway), fast_path_of(gateway)._forwarder.upstream
         await until(
             lambda: in_flight.slots == len(in_flight._attempts) == len(pool._open) - pool.idle == 0, "all is free"
         )
-        watches = gateway._fast_path._forwarder._watches
+        watches = fast_path_of(gateway)._forwarder._watches
         assert watches is None or not watches._set
         async with talking(port) as other:
-            again = await other.ask(data)
+            again = await other.exchange(data)
         assert (b'"outcome-unknown"' if b"idempotency-key" in data else b" 201 ") in again
 
 
@@ -137,39 +127,37 @@ async def test_what_fails_while_it_is_sent_is_unknown_and_never_sent_again(
         raise LookupError
 
     async with Upstream(answering(CREATED)) as upstream, gateway_at(upstream.url, redis_url) as (talk, gateway, port):
-        await talk.ask(keyed())
+        await talk.exchange(keyed())
         monkeypatch.setattr(Forwarder, "begin", sent_and_failed)
-        assert (await talk.ask(keyed("k"))).startswith(b"HTTP/1.1 500 ")
+        assert (await talk.exchange(keyed("k"))).startswith(b"HTTP/1.1 500 ")
         monkeypatch.undo()
-        assert gateway._fast_path is not None
-        in_flight = gateway._fast_path._door.admissions.in_flight
+        in_flight = in_flight_of(gateway)
         await until(lambda: in_flight.slots == len(in_flight._attempts) == 0, "all is free")
         async with talking(port) as other:
-            assert b'"outcome-unknown"' in await other.ask(keyed("k"))
+            assert b'"outcome-unknown"' in await other.exchange(keyed("k"))
         assert upstream.arrivals == 2
 
 
-@ASKED
+@EACH_KIND
 async def test_errors_of_who_watches_change_nothing(data: bytes, redis_url: str) -> None:
     async with Upstream(answering(CREATED)) as upstream, gateway_at(upstream.url, redis_url) as (talk, gateway, _):
-        assert gateway._fast_path is not None
-        middleware = gateway._fast_path._door
+        middleware = fast_path_of(gateway)._door
         middleware.admissions.in_flight.watch, middleware.admissions.in_flight.is_watched = FAILING(), True
         middleware.observe = failing
         for _ in range(3):
-            assert (await talk.ask(data)).startswith(b"HTTP/1.1 201 ")
+            assert (await talk.exchange(data)).startswith(b"HTTP/1.1 201 ")
         assert middleware.admissions.in_flight.slots == 0
 
 
 async def test_a_memory_that_is_full_takes_no_new_key_and_still_replays() -> None:
     async with Upstream(answering(CREATED)) as upstream, gateway_at(upstream.url, memory_limit=4000) as (talk, _, _):
-        first = await talk.ask(keyed("k"))
+        first = await talk.exchange(keyed("k"))
         while first.startswith(b"HTTP/1.1 201 "):
-            first = await talk.ask(keyed())
+            first = await talk.exchange(keyed())
         assert b'"cache-unavailable"' in first
         arrived = upstream.arrivals
-        assert b"idempotent-replayed: true" in await talk.ask(keyed("k"))
-        assert b" 201 " in await talk.ask(request())
+        assert b"idempotent-replayed: true" in await talk.exchange(keyed("k"))
+        assert b" 201 " in await talk.exchange(request())
         assert upstream.arrivals == arrived + 1
 
 
@@ -180,7 +168,7 @@ async def test_the_last_byte_waits_for_the_record(redis: RedisServer, pieces: bo
         Upstream(slow := Slow(chunked if pieces else CREATED)) as upstream,
         gateway_at(upstream.url, redis.url) as (talk, gateway, port),
     ):
-        await talk.ask(keyed())
+        await talk.exchange(keyed())
         talk.writer.write(keyed("k", path="/slow"))
         await upstream.received(2)
         redis.pause()
@@ -188,10 +176,9 @@ async def test_the_last_byte_waits_for_the_record(redis: RedisServer, pieces: bo
         reading = asyncio.create_task(talk.answer())
         async with talking(port) as other:
             for _ in range(5):  # others pass, so that ours could have
-                await other.ask(request("GET"))
+                await other.exchange(request("GET"))
         done, _ = await asyncio.wait([reading], timeout=0.2)
-        assert gateway._fast_path is not None
-        in_flight = gateway._fast_path._door.admissions.in_flight
+        in_flight = in_flight_of(gateway)
         began = time.monotonic()
         left = await in_flight.drain(0.05)
         waited = time.monotonic() - began
@@ -202,12 +189,11 @@ async def test_the_last_byte_waits_for_the_record(redis: RedisServer, pieces: bo
         answer = await reading
         assert not done
         assert answer.endswith(b"0\r\n\r\n" if pieces else b"{}")
-        assert gateway._fast_path is not None
-        assert b"idempotent-replayed: true" in await Talk(talk.reader, talk.writer).ask(keyed("k", path="/slow"))
+        assert b"idempotent-replayed: true" in await Talk(talk.reader, talk.writer).exchange(keyed("k", path="/slow"))
 
 
 @pytest.mark.interpreted
-@ASKED
+@EACH_KIND
 async def test_a_request_that_cannot_be_written_has_an_unknown_outcome(
     data: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,23 +201,23 @@ async def test_a_request_that_cannot_be_written_has_an_unknown_outcome(
         connection.fail(OutcomeUnknown("the request could not be written"))  # as where uvloop raises
 
     async with Upstream(answering(CREATED)) as upstream, gateway_at(upstream.url) as (talk, _, _):
-        await talk.ask(keyed())
+        await talk.exchange(keyed())
         monkeypatch.setattr(UpstreamConnection, "write", breaking)
-        assert b'"upstream-failed"' in await talk.ask(data)
+        assert b'"upstream-failed"' in await talk.exchange(data)
         monkeypatch.undo()
-        again = await talk.ask(data)
+        again = await talk.exchange(data)
         assert (b'"outcome-unknown"' if b"idempotency-key" in data else b" 201 ") in again
 
 
 @pytest.mark.interpreted
-@ASKED
+@EACH_KIND
 async def test_an_error_before_anything_was_decided_is_answered(
     data: bytes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with Upstream(answering(CREATED)) as upstream, gateway_at(upstream.url) as (talk, _, port):
-        await talk.ask(keyed())
+        await talk.exchange(keyed())
         monkeypatch.setattr(Policies, "match", failing)
-        assert (await talk.ask(data)).startswith(b"HTTP/1.1 500 ")
+        assert (await talk.exchange(data)).startswith(b"HTTP/1.1 500 ")
         async with talking(port) as other:
             other.writer.write(data + data)  # the second one has no answer: the connection is closed
             assert (await other.reader.read()).count(b"HTTP/1.1 ") == 1
@@ -246,20 +232,19 @@ async def test_a_redis_that_does_not_keep_up_takes_no_more_claims(redis: RedisSe
         gateway_at(upstream.url, redis.url) as (talk, gateway, port),
         AsyncExitStack() as stack,
     ):
-        await talk.ask(keyed("k"))
+        await talk.exchange(keyed("k"))
         others = [await stack.enter_async_context(talking(port)) for _ in range(4)]
         assert isinstance(gateway._cache, RedisCache)
-        link = gateway._cache._routes[asyncio.get_running_loop()].holder(b"").claims.link  # type: ignore[union-attr]  # it is there by now
-        assert link is not None
-        link._bounds = Bounds(commands=2)
+        pipeline = gateway._cache._routes[asyncio.get_running_loop()].holder(b"").claims.pipeline  # type: ignore[union-attr]  # it is there by now
+        assert pipeline is not None
+        pipeline._bounds = Bounds(commands=2)
         redis.pause()
-        asking = [asyncio.create_task(other.ask(keyed())) for other in others]
-        await until(lambda: sum(one.done() for one in asking) >= 2, "two are refused")
-        refused, waiting = await asyncio.wait(asking, timeout=0.05)
+        exchanges = [asyncio.create_task(other.exchange(keyed())) for other in others]
+        await until(lambda: sum(one.done() for one in exchanges) >= 2, "two are refused")
+        refused, waiting = await asyncio.wait(exchanges, timeout=0.05)
         redis.resume()
         assert [b'"cache-unavailable"' in await one for one in refused] == [True] * 2
         assert [b" 201 " in await one for one in waiting] == [True] * 2
-        assert b"idempotent-replayed: true" in await talk.ask(keyed("k"))
-        assert gateway._fast_path is not None
-        in_flight = gateway._fast_path._door.admissions.in_flight
+        assert b"idempotent-replayed: true" in await talk.exchange(keyed("k"))
+        in_flight = in_flight_of(gateway)
         await until(lambda: in_flight.slots == 0, "no slot is taken")

@@ -2,15 +2,16 @@
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
 
-from oncegate.app.gateway.fast_path import FastPath
 from oncegate.app.gateway.gateway import Gateway
+from oncegate.cache import store
 from testing.upstreams import Peer, Upstream
 from testing.waiting import until
-from tests.app.fast_path import CREATED, gateway_at, keyed, request, talking
+from tests.app.fast_path import CREATED, fast_path_of, gateway_at, in_flight_of, keyed, request, talking
 from tests.app.server.test_garbage import collected
 
 # What goes by the fast path is to stay there until the test says otherwise.
@@ -44,21 +45,16 @@ async def by_name(peer: Peer) -> None:
             await peer.send(CREATED.replace(b"201 Created", path[1:].encode() + b" As told"))
 
 
-def fast_path_of(gateway: Gateway) -> FastPath:
-    assert gateway._fast_path is not None
-    return gateway._fast_path
-
-
 def held(gateway: Gateway) -> dict[str, int]:
     """What is held for requests now, by its name."""
     fast_path = fast_path_of(gateway)
-    in_flight, upstream = fast_path._door.admissions.in_flight, fast_path._forwarder.upstream
+    in_flight, upstream = in_flight_of(gateway), fast_path._forwarder.upstream
     watches = fast_path._forwarder._watches
     return {
         "slots": in_flight.slots,
         "buffered": fast_path._door.buffered.bytes,
         "attempts": len(in_flight._attempts),
-        "background": len(in_flight._background),
+        "background": len(in_flight._background) + sum(task.get_loop().is_running() for task in store._tasks),
         "unsaved": len(in_flight._unsaved) + in_flight._unsaved_bytes,
         "limits": sum(len(limits._set) for limits in in_flight.limits._all.values()),
         "watches": 0 if watches is None else len(watches._set),
@@ -93,7 +89,9 @@ KINDS: dict[str, Callable[[int], bytes]] = {
 FAILING = {"passes, cut", "passes, reset", "passes, late", "cut", "reset"}
 """An exception tells of these, and that holds the frames that it went through: the collector has to take them away."""
 CROSSING = {"late"}
-"""On a busy machine a response may come in the turn in which it is given up: then, too, something is left to the collector."""
+"""On a busy machine a response may come in the turn in which it is given up: then, too, something is left to the collector. That
+happens now and then, and what each of these requests left would be there as often as they are.
+"""
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -105,25 +103,25 @@ async def test_a_request_leaves_nothing_behind(
     url = "memory://" if cache == "memory" else redis_url
     rules = {"response_timeout": 0.02 if "late" in kind else 30}
     async with Upstream(by_name) as upstream, gateway_at(upstream.url, url, idempotency=rules) as (talk, gateway, port):
-        await talk.ask(keyed("k", path="/201"))
+        await talk.exchange(keyed("k", path="/201"))
         async with talking(port) as other:
-            await other.ask(KINDS[kind](0))
+            await other.exchange(KINDS[kind](0))
         with collected() as found:
             for number in range(1, REQUESTS + 1):
                 if kind in FAILING:
                     talk.leave()
                     talk.reader, talk.writer = await asyncio.open_connection("127.0.0.1", port)
-                assert (await talk.ask(KINDS[kind](number))).startswith(b"HTTP/1.1 ")
+                assert (await talk.exchange(KINDS[kind](number))).startswith(b"HTTP/1.1 ")
             await until(lambda: not any(held(gateway).values()), "nothing is held any more")
-        if kind not in FAILING:
-            assert [type(one).__qualname__ for one in found] == []
+        left = Counter(type(one).__qualname__ for one in found)
+        assert kind in FAILING or max(left.values(), default=0) <= (REQUESTS // 2 if kind in CROSSING else 0), left
 
 
 @pytest.mark.parametrize("cache", ["memory", "redis"])
 async def test_a_client_that_leaves_leaves_nothing_behind(cache: str, redis_url: str) -> None:
     url = "memory://" if cache == "memory" else redis_url
     async with Upstream(by_name) as upstream, gateway_at(upstream.url, url) as (talk, gateway, port):
-        await talk.ask(keyed("k", path="/201"))
+        await talk.exchange(keyed("k", path="/201"))
         for path in ("/201", "/late", "/pieces", "/two-reads", "/401", "/reset"):
             for data in (keyed(path=path), request("GET", path), keyed("k", path="/201")):
                 async with talking(port) as leaving:

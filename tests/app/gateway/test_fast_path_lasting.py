@@ -9,7 +9,7 @@ import pytest
 
 from oncegate.cache.redis.store import RedisCache
 from testing.upstreams import PATIENCE, Peer, Upstream
-from tests.app.fast_path import CREATED, Slow, answered, gateway_at, keyed, request, tasks_made
+from tests.app.fast_path import CREATED, Slow, answered, fast_path_of, gateway_at, keyed, request, tasks_made
 
 EARLY = 0.02
 """Seconds by which clocks and timers may be off."""
@@ -46,9 +46,9 @@ async def test_what_passes_through_has_the_whole_response_timeout(limit: float) 
     async with Upstream(slow := Slow()) as upstream:
         async with gateway_at(upstream.url, idempotency={"response_timeout": limit}) as (talk, _, _):
             for warm, data in ((request("GET"), request("GET", "/slow")), (request(), request(path="/slow"))):
-                await talk.ask(warm)
+                await talk.exchange(warm)
                 async with Elapsed() as elapsed:
-                    answer = await talk.ask(data)
+                    answer = await talk.exchange(data)
                     assert elapsed.is_about(limit)
                 assert answer.startswith(b"HTTP/1.1 504 ")
                 assert b'"upstream-timeout"' in answer
@@ -59,15 +59,15 @@ async def test_what_passes_through_has_the_whole_response_timeout(limit: float) 
 async def test_an_attempt_has_the_whole_response_timeout_and_goes_on(redis_url: str, limit: float) -> None:
     async with Upstream(slow := Slow()) as upstream:
         async with gateway_at(upstream.url, redis_url, idempotency={"response_timeout": limit}) as (talk, _, _):
-            await talk.ask(keyed())
+            await talk.exchange(keyed())
             async with Elapsed() as elapsed:
-                answer = await talk.ask(keyed("k", path="/slow"))
+                answer = await talk.exchange(keyed("k", path="/slow"))
                 assert elapsed.is_about(limit)
             assert answer.startswith(b"HTTP/1.1 504 ")
             assert b'"upstream-timeout"' in answer
-            assert b'"in-flight"' in await talk.ask(keyed("k", path="/slow"))
+            assert b'"in-flight"' in await talk.exchange(keyed("k", path="/slow"))
             slow.go_on.set()
-            answer = await talk.ask(keyed("k", path="/slow", prefer="wait=20"))
+            answer = await talk.exchange(keyed("k", path="/slow", prefer="wait=20"))
             assert answer.startswith(b"HTTP/1.1 201 ")
             assert b"idempotent-replayed: true" in answer
         assert upstream.arrivals == 2
@@ -77,12 +77,12 @@ async def test_an_attempt_has_the_whole_response_timeout_and_goes_on(redis_url: 
 async def test_an_attempt_has_the_whole_attempt_timeout(redis_url: str, limit: float) -> None:
     rules = {"attempt_timeout": limit}
     async with Upstream(Slow()) as upstream, gateway_at(upstream.url, redis_url, idempotency=rules) as (talk, _, _):
-        await talk.ask(keyed())
+        await talk.exchange(keyed())
         async with Elapsed() as elapsed:
-            answer = await talk.ask(keyed("k", path="/slow"))
+            answer = await talk.exchange(keyed("k", path="/slow"))
             assert elapsed.is_about(limit)
         assert b'"upstream-failed"' in answer
-        assert b'"outcome-unknown"' in await talk.ask(keyed("k", path="/slow"))
+        assert b'"outcome-unknown"' in await talk.exchange(keyed("k", path="/slow"))
 
 
 async def test_a_lease_is_renewed_for_as_long_as_it_lasts(redis_url: str) -> None:
@@ -133,15 +133,15 @@ class InTwo:
 
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n"
-ASKED = pytest.mark.parametrize("data", [request("GET"), request(), keyed()], ids=["passing", "keyless", "keyed"])
+EACH_KIND = pytest.mark.parametrize("data", [request("GET"), request(), keyed()], ids=["passing", "keyless", "keyed"])
 
 
 @pytest.mark.usefixtures("unhurried")
-@ASKED
+@EACH_KIND
 async def test_a_small_body_is_waited_for_without_a_task(data: bytes) -> None:
     behave = InTwo(HEAD % 4 + b"on", b"ce")
     async with Upstream(behave) as upstream, gateway_at(upstream.url) as (talk, _, _):
-        await talk.ask(keyed())
+        await talk.exchange(keyed())
         with tasks_made() as made:
             talk.writer.write(data)
             await upstream.received(2)
@@ -153,12 +153,12 @@ async def test_a_small_body_is_waited_for_without_a_task(data: bytes) -> None:
 
 
 @pytest.mark.usefixtures("unhurried")
-@ASKED
+@EACH_KIND
 @pytest.mark.parametrize("size", [65_536, 65_537])
 async def test_a_large_body_is_not_waited_for(data: bytes, size: int) -> None:
     behave = InTwo(HEAD % size + b"x", b"x" * (size - 1))
     async with Upstream(behave) as upstream, gateway_at(upstream.url) as (talk, _, _):
-        await talk.ask(keyed())
+        await talk.exchange(keyed())
         with tasks_made() as made:
             talk.writer.write(data)
             await upstream.received(2)
@@ -176,13 +176,13 @@ async def test_a_large_body_is_not_waited_for(data: bytes, size: int) -> None:
 
 
 @pytest.mark.usefixtures("unhurried")
-@ASKED
+@EACH_KIND
 @pytest.mark.parametrize("first", [b"", b"HTTP/1.1 2", HEAD % 4 + b"on", HEAD % 70_000 + b"x"])
 async def test_a_connection_that_breaks_is_told_of(data: bytes, first: bytes) -> None:
     again = data.startswith(b"GET") and not first  # over a new connection
     behave = InTwo(first, b"")
     async with Upstream(behave) as upstream, gateway_at(upstream.url) as (talk, gateway, port):
-        await talk.ask(keyed())
+        await talk.exchange(keyed())
         talk.writer.write(data)
         await upstream.received(2)
         if b"70000" in first:
@@ -203,11 +203,10 @@ async def test_a_connection_that_breaks_is_told_of(data: bytes, first: bytes) ->
             assert b'"outcome-unknown"' in await reader.readuntil(b"}")
             writer.close()
         assert upstream.arrivals == 2 + again
-        assert gateway._fast_path is not None
-        assert gateway._fast_path._forwarder.upstream.idle == again
+        assert fast_path_of(gateway)._forwarder.upstream.idle == again
 
 
-@ASKED
+@EACH_KIND
 async def test_an_idle_connection_that_the_upstream_has_closed_costs_nothing(data: bytes) -> None:
     async def brief(peer: Peer) -> None:
         await peer.request()
@@ -217,8 +216,8 @@ async def test_an_idle_connection_that_the_upstream_has_closed_costs_nothing(dat
         peer.end_silently()
 
     async with Upstream(brief) as upstream, gateway_at(upstream.url) as (talk, _, _):
-        await talk.ask(keyed())
-        answer = await talk.ask(data)
+        await talk.exchange(keyed())
+        answer = await talk.exchange(data)
         assert answer.startswith(b"HTTP/1.1 201 ")
         assert upstream.arrivals == 2
         assert upstream.connections == 2

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager, asynccontextmanager
 
 import pytest
@@ -15,7 +15,7 @@ from oncegate.middleware.admission.in_flight import InFlight
 from testing.servers import RedisServer
 from testing.upstreams import Upstream
 from testing.waiting import until
-from tests.app.fast_path import CREATED, Slow, Talk, answered, gateway_at, keyed, tasks_made
+from tests.app.fast_path import CREATED, Slow, Talk, answered, fast_path_of, gateway_at, in_flight_of, keyed, tasks_made
 from tests.cache.inside import timed
 
 # What goes by the fast path is to stay there until the test says otherwise.
@@ -27,12 +27,6 @@ SLOW = keyed("k", path="/slow")
 REPLAYED = b"idempotent-replayed: true"
 
 
-@pytest.fixture(scope="module")
-def redis() -> Iterator[RedisServer]:
-    with RedisServer(persist=True) as server:
-        yield server
-
-
 @asynccontextmanager
 async def ready(
     redis: RedisServer, slow: Slow, **rules: object
@@ -42,9 +36,8 @@ async def ready(
         Upstream(slow) as upstream,
         gateway_at(upstream.url, redis.url, idempotency=rules) as (talk, gateway, port),
     ):
-        assert b" 201 " in await talk.ask(keyed("warm"))
-        assert gateway._fast_path is not None
-        in_flight = gateway._fast_path._door.admissions.in_flight
+        assert b" 201 " in await talk.exchange(keyed("warm"))
+        in_flight = in_flight_of(gateway)
         yield talk, gateway, in_flight, upstream, port
         await until(lambda: in_flight.slots == len(in_flight._attempts) == 0, "no slot is taken")
 
@@ -66,16 +59,16 @@ def impatient(gateway: Gateway) -> AbstractContextManager[None]:
 async def test_scripts_that_are_gone_are_loaded_again(redis: RedisServer) -> None:
     async with ready(redis, slow := Slow()) as (talk, _, _, upstream, _):
         redis.command("SCRIPT", "FLUSH")
-        assert b" 201 " in await talk.ask(keyed("a"))
+        assert b" 201 " in await talk.exchange(keyed("a"))
         redis.command("SCRIPT", "FLUSH")
-        assert REPLAYED in await talk.ask(keyed("a"))
+        assert REPLAYED in await talk.exchange(keyed("a"))
         talk.writer.write(SLOW)
         await upstream.received(3)
         redis.command("SCRIPT", "FLUSH")
         slow.go_on.set()
         assert b" 201 " in await talk.answer()
         with tasks_made() as made:
-            assert REPLAYED in await talk.ask(SLOW)
+            assert REPLAYED in await talk.exchange(SLOW)
         assert made == []
         assert upstream.arrivals == 3
 
@@ -118,7 +111,7 @@ async def test_a_claim_that_is_not_answered_runs_nothing_and_is_given_back(redis
             redis.stop()
         began = time.monotonic()
         with tasks_made() as made, impatient(gateway):
-            assert b'"cache-unavailable"' in await talk.ask(keyed("a"))
+            assert b'"cache-unavailable"' in await talk.exchange(keyed("a"))
         if fault == "stalled":
             assert made == []
             assert time.monotonic() - began > GIVEN_UP - 0.02
@@ -130,7 +123,7 @@ async def test_a_claim_that_is_not_answered_runs_nothing_and_is_given_back(redis
         assert first.startswith(b"HTTP/1.1 201 ")
         assert REPLAYED not in first
         assert upstream.requests[1].value("idempotency-attempt") == "1"
-        assert REPLAYED in await talk.ask(keyed("a"))
+        assert REPLAYED in await talk.exchange(keyed("a"))
         assert upstream.arrivals == 2
 
 
@@ -138,11 +131,11 @@ async def test_a_takeover_that_is_not_answered_is_given_back_too(redis: RedisSer
     failed = b"HTTP/1.1 500 Failed\r\ncontent-length: 0\r\n\r\n"
     async with ready(redis, slow := Slow(failed)) as (talk, gateway, _, upstream, _):
         slow.go_on.set()
-        assert b" 500 " in await talk.ask(SLOW)
+        assert b" 500 " in await talk.exchange(SLOW)
         slow.answer = CREATED
         redis.pause()
         with impatient(gateway):
-            assert b'"cache-unavailable"' in await talk.ask(SLOW)
+            assert b'"cache-unavailable"' in await talk.exchange(SLOW)
         redis.resume()
         assert b" 201 " in await answered(talk, SLOW)
         assert [request.value("idempotency-attempt") for request in upstream.requests] == ["1", "1", "2"]
@@ -177,7 +170,7 @@ async def test_without_redis_it_runs_anyway_where_that_is_the_policy(redis: Redi
         redis.stop()
         try:
             for _ in range(3):
-                answer = await talk.ask(keyed("a"))
+                answer = await talk.exchange(keyed("a"))
                 assert answer.startswith(b"HTTP/1.1 201 ")
                 assert b"fwd=bypass" in answer
         finally:
@@ -195,7 +188,7 @@ async def test_what_ran_without_a_record_leaves_none(redis: RedisServer) -> None
             redis.command("CONFIG", "SET", "min-replicas-to-write", "0")
         slow.go_on.set()
         assert b"fwd=bypass" in await talk.answer()
-        second = await talk.ask(SLOW)
+        second = await talk.exchange(SLOW)
         assert b" 201 " in second
         assert REPLAYED not in second
         assert upstream.arrivals == 3
@@ -210,12 +203,12 @@ async def test_a_full_redis_takes_no_claim_and_every_outcome(redis: RedisServer)
             slow.go_on.set()
             assert b"fwd=miss; stored" in await talk.answer()
             with tasks_made() as made:
-                assert REPLAYED in await talk.ask(SLOW)
+                assert REPLAYED in await talk.exchange(SLOW)
             assert made == []
-            assert b'"cache-unavailable"' in await talk.ask(keyed("b"))
+            assert b'"cache-unavailable"' in await talk.exchange(keyed("b"))
         finally:
             redis.command("CONFIG", "SET", "maxmemory", "0")
-        assert b" 201 " in await talk.ask(keyed("b"))
+        assert b" 201 " in await talk.exchange(keyed("b"))
         assert upstream.arrivals == 3
 
 
@@ -237,9 +230,9 @@ async def test_an_outcome_that_comes_behind_a_successor_is_refused(redis: RedisS
         found = await gateway._cache.get(attempt.key)
         assert found is not None
         assert (found.record.state, found.record.attempt) == (State.SUCCEEDED, 2)
-        assert found.record.token != attempt.token
+        assert found.record.token != attempt.claim.token
         assert attempt.refused
-        assert REPLAYED in await talk.ask(SLOW)
+        assert REPLAYED in await talk.exchange(SLOW)
 
 
 async def test_a_large_outcome_goes_over_a_connection_of_its_own(redis: RedisServer) -> None:
@@ -249,13 +242,13 @@ async def test_a_large_outcome_goes_over_a_connection_of_its_own(redis: RedisSer
         assert isinstance(gateway._cache, RedisCache)
         session = gateway._cache._routes[asyncio.get_running_loop()].holder(b"")
         assert session is not None
-        assert session.bodies.link is None
-        assert (await talk.ask(SLOW)).endswith(b"x" * 70_000)
+        assert session.bodies.pipeline is None
+        assert (await talk.exchange(SLOW)).endswith(b"x" * 70_000)
         for _ in range(2):
-            replay = await talk.ask(SLOW)
+            replay = await talk.exchange(SLOW)
             assert REPLAYED in replay
             assert replay.endswith(b"x" * 70_000)
-        assert session.bodies.link is not None
+        assert session.bodies.pipeline is not None
         assert upstream.arrivals == 2
 
 
@@ -264,7 +257,7 @@ async def test_a_record_that_cannot_be_read_is_told_of(redis: RedisServer) -> No
         (key,) = (await gateway._cache.scan(in_namespace(gateway))).keys
         redis.command("SET", key, b"\xffnonsense", "PX", 60_000)
         with tasks_made() as made:
-            answer = await talk.ask(keyed("warm"))
+            answer = await talk.exchange(keyed("warm"))
         assert answer.startswith(b"HTTP/1.1 500 ")
         assert b'"record-unreadable"' in answer
         assert made == []
@@ -272,5 +265,4 @@ async def test_a_record_that_cannot_be_read_is_told_of(redis: RedisServer) -> No
 
 
 def in_namespace(gateway: Gateway) -> str:
-    assert gateway._fast_path is not None
-    return gateway._fast_path._door.namespace
+    return fast_path_of(gateway)._door.namespace

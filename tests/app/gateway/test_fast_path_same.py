@@ -24,7 +24,7 @@ Play = Callable[[Talk, Gateway, int, Upstream], Awaitable[list[bytes]]]
 async def in_turn(talk: Talk, _: Gateway, port: int, __: Upstream) -> list[bytes]:
     got = []
     for data in plain():
-        answer = await talk.ask(data)
+        answer = await talk.exchange(data)
         if talk.reader.at_eof() or talk.writer.is_closing() or not answer or b"connection: close" in answer.lower():
             talk.writer.transport.abort()
             talk.reader, talk.writer = await asyncio.open_connection("127.0.0.1", port)
@@ -33,11 +33,11 @@ async def in_turn(talk: Talk, _: Gateway, port: int, __: Upstream) -> list[bytes
 
 
 async def pipelined(talk: Talk, _: Gateway, __: int, ___: Upstream) -> list[bytes]:
-    asked = [
+    requests = [
         data for path in ("/200", "/401", "/500", "/204", "/chunked", "/large", "/cookies") for data in each_way(path)
     ]
-    talk.writer.write(b"".join(asked))
-    return [await talk.answer(is_head=data.startswith(b"HEAD")) for data in asked]
+    talk.writer.write(b"".join(requests))
+    return [await talk.answer(is_head=data.startswith(b"HEAD")) for data in requests]
 
 
 def gated() -> tuple[Play, Behaviour]:
@@ -51,12 +51,12 @@ def gated() -> tuple[Play, Behaviour]:
             await peer.send(CREATED)
 
     async def play(talk: Talk, _: Gateway, port: int, upstream: Upstream) -> list[bytes]:
-        got = [await talk.ask(keyed()), await talk.ask(request("GET"))]
+        got = [await talk.exchange(keyed()), await talk.exchange(request("GET"))]
         async with talking(port) as slow, talking(port) as passing, talking(port) as waiting, talking(port) as late:
             slow.writer.write(keyed("s", path="/slow"))
             await upstream.received(3)
-            got += [await talk.ask(keyed("s", body, "/slow")) for body in (b"body", b"other")]
-            got.append(await talk.ask(keyed("s", path="/slow", idempotency_raise_on_duplicate="1")))
+            got += [await talk.exchange(keyed("s", body, "/slow")) for body in (b"body", b"other")]
+            got.append(await talk.exchange(keyed("s", path="/slow", idempotency_raise_on_duplicate="1")))
             passing.writer.write(request("GET", "/slow"))
             await upstream.received(4)
             late.writer.write(keyed("c", path="/slow"))
@@ -67,10 +67,10 @@ def gated() -> tuple[Play, Behaviour]:
             await asyncio.sleep(0.1)
             go_on.set()
             got += [await slow.answer(), await waiting.answer()]
-            got.append(await talk.ask(keyed("c", path="/slow", prefer="wait=20")))
+            got.append(await talk.exchange(keyed("c", path="/slow", prefer="wait=20")))
             slow.writer.write(keyed("cut", b"whole")[:-2])
             slow.leave()
-        got.append(await talk.ask(keyed("cut", b"whole")))
+        got.append(await talk.exchange(keyed("cut", b"whole")))
         return got
 
     return play, behave
@@ -113,7 +113,7 @@ async def at_random(seed: int, _: Talk, __: Gateway, port: int, ___: Upstream) -
 
     async def alone(data: bytes) -> bytes:
         async with talking(port) as talk:
-            return await talk.ask(data)
+            return await talk.exchange(data)
 
     random, got = Random(seed), []
     sent: list[tuple[str | None, bytes]] = []
@@ -176,7 +176,7 @@ async def played(
             answers = [settled(answer) for answer in await play(talk, gateway, port, upstream)]
         kept = await records(gateway._cache, namespace)
         async with talking(port) as operator:
-            lines = (await operator.ask(request("GET", "/_oncegate/metrics"))).decode().splitlines()
+            lines = (await operator.exchange(request("GET", "/_oncegate/metrics"))).decode().splitlines()
         kept += [line for line in lines if line.startswith("oncegate_") and not _SIZED.search(line)]
     return answers, [settled(request.raw) for request in upstream.requests], kept, len(tasks)
 

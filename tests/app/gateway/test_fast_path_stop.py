@@ -1,7 +1,6 @@
 """The end of a process that has requests on the fast path, of clients that have left: what was begun is finished and recorded."""
 
 import asyncio
-from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from uuid import uuid4
 
@@ -12,19 +11,13 @@ from oncegate.cache.redis.store import RedisCache
 from testing.servers import RedisServer
 from testing.upstreams import PATIENCE, Upstream
 from testing.waiting import until
-from tests.app.fast_path import Slow, gateway_at, keyed, talking, tasks_made
+from tests.app.fast_path import Slow, gateway_at, in_flight_of, keyed, talking, tasks_made
 from tests.cache.inside import timed
 
 # What goes by the fast path is to stay there until the test says otherwise.
 pytestmark = pytest.mark.usefixtures("unhurried")
 
 SLOW = keyed("k", path="/slow")
-
-
-@pytest.fixture(scope="module")
-def redis() -> Iterator[RedisServer]:
-    with RedisServer() as server:
-        yield server
 
 
 async def states(redis: RedisServer, namespace: str) -> list[State]:
@@ -35,11 +28,11 @@ async def states(redis: RedisServer, namespace: str) -> list[State]:
     return [claim.record.state for claim in found if claim is not None]
 
 
-async def test_an_attempt_of_the_lane_is_waited_for(redis: RedisServer) -> None:
+async def test_an_attempt_of_the_fast_path_is_waited_for(redis: RedisServer) -> None:
     namespace = uuid4().hex
     async with Upstream(slow := Slow()) as upstream, AsyncExitStack() as stack:
         talk, _, port = await stack.enter_async_context(gateway_at(upstream.url, redis.url, namespace=namespace))
-        await talk.ask(keyed())
+        await talk.exchange(keyed())
         async with talking(port) as leaving:
             leaving.writer.write(SLOW)
             await upstream.received(2)
@@ -54,7 +47,7 @@ async def test_an_attempt_of_the_lane_is_waited_for(redis: RedisServer) -> None:
 
 
 @pytest.mark.parametrize("fault", ["answers late", "answers too late"])
-async def test_a_claim_of_the_lane_is_waited_for(redis: RedisServer, fault: str) -> None:
+async def test_a_claim_of_the_fast_path_is_waited_for(redis: RedisServer, fault: str) -> None:
     namespace = uuid4().hex
     async with Upstream(slow := Slow()) as upstream:
         slow.go_on.set()
@@ -62,10 +55,9 @@ async def test_a_claim_of_the_lane_is_waited_for(redis: RedisServer, fault: str)
             talk, gateway, port = await stack.enter_async_context(
                 gateway_at(upstream.url, redis.url, namespace=namespace)
             )
-            await talk.ask(keyed())
-            assert gateway._fast_path is not None
+            await talk.exchange(keyed())
             assert isinstance(gateway._cache, RedisCache)
-            in_flight = gateway._fast_path._door.admissions.in_flight
+            in_flight = in_flight_of(gateway)
             redis.pause()
             with timed(gateway._cache, 0.4):
                 async with talking(port) as leaving:

@@ -5,7 +5,7 @@ Rules of docs/contract.md: R8.1, R8.8, R8.9.
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 from uuid import uuid4
@@ -20,7 +20,7 @@ from oncegate.middleware.rules import policy
 from testing.servers import RedisServer
 from testing.upstreams import Upstream, answering
 from testing.waiting import until
-from tests.app.fast_path import CREATED, Talk, answered, gateway_at, keyed, tasks_made
+from tests.app.fast_path import CREATED, Talk, answered, gateway_at, in_flight_of, keyed, tasks_made
 from tests.app.gateway.test_fast_path_same import settled
 from tests.cache.inside import session_of, timed
 
@@ -28,12 +28,6 @@ ROUTES = [{"path": "/later", "mode": "async", "require_key": True}, {"path": "/e
 REPLAYED = b"idempotent-replayed: true"
 ACCEPTED = b"HTTP/1.1 202 "
 _IDS = re.compile(rb'("position":"|"command":"|/commands/)[^"\r]*')
-
-
-@pytest.fixture(scope="module")
-def redis() -> Iterator[RedisServer]:
-    with RedisServer(persist=True) as server:
-        yield server
 
 
 @asynccontextmanager
@@ -44,16 +38,12 @@ async def ready(redis: RedisServer, **settings: Any) -> AsyncIterator[tuple[Talk
     settings = {"namespace": namespace, "routes": ROUTES, **settings}
     async with (
         Upstream(answering(CREATED)) as upstream,
-        gateway_at(upstream.url, redis.url, **settings) as (
-            talk,
-            gateway,
-            _,
-        ),
+        gateway_at(upstream.url, redis.url, **settings) as (talk, gateway, _),
     ):
-        assert (await talk.ask(keyed(path="/later"))).startswith(ACCEPTED)
+        assert (await talk.exchange(keyed(path="/later"))).startswith(ACCEPTED)
         yield talk, gateway, lambda: int(redis.command("XLEN", stream))
         if gateway._fast_path is not None:
-            in_flight = gateway._fast_path._door.admissions.in_flight
+            in_flight = in_flight_of(gateway)
             await until(lambda: in_flight.slots == len(in_flight._attempts) == 0, "no slot is taken")
 
 
@@ -64,12 +54,12 @@ def between(gateway: Gateway, event: Callable[[], None]) -> None:
     submit = fast_path._submit
     assert submit is not None
 
-    def soon(*call: Any) -> bool:
+    def start(*call: Any) -> None:
         fast_path._submit = submit
         event()
-        return submit(*call)
+        submit(*call)
 
-    fast_path._submit = soon
+    fast_path._submit = start
 
 
 @pytest.mark.usefixtures("unhurried")
@@ -77,23 +67,23 @@ def between(gateway: Gateway, event: Callable[[], None]) -> None:
 async def test_a_submission_costs_no_task(redis: RedisServer, path: str) -> None:
     async with ready(redis) as (talk, _, entries):
         with tasks_made() as made:
-            assert (await talk.ask(keyed("k", path=path, prefer="respond-async"))).startswith(ACCEPTED)
-            assert REPLAYED in await talk.ask(keyed("k", path=path, prefer="respond-async"))
-            assert b"HTTP/1.1 422 " in await talk.ask(keyed("k", b"other", path, prefer="respond-async"))
+            assert (await talk.exchange(keyed("k", path=path, prefer="respond-async"))).startswith(ACCEPTED)
+            assert REPLAYED in await talk.exchange(keyed("k", path=path, prefer="respond-async"))
+            assert b"HTTP/1.1 422 " in await talk.exchange(keyed("k", b"other", path, prefer="respond-async"))
         assert set(made) <= {"MemorySamples._sample"}  # for all submissions of a quarter of a second
         assert entries() == 2
 
 
 async def test_it_is_answered_as_by_a_task(redis: RedisServer) -> None:
-    asked = [
+    requests = [
         keyed(key, path="/later", prefer=prefer) for key in ("a", "b", "c") for prefer in ("wait=1", "respond-async")
     ]
-    asked += [keyed("a", b"other", "/later"), keyed("a", path="/either"), keyed("d", path="/either")]
-    asked += [keyed("e", path="/either", prefer="respond-async", content_type="a/b", origin="https://a")]
+    requests += [keyed("a", b"other", "/later"), keyed("a", path="/either"), keyed("d", path="/either")]
+    requests += [keyed("e", path="/either", prefer="respond-async", content_type="a/b", origin="https://a")]
     answers = []
     for fast_path in (True, False):
         async with ready(redis, fast_path=fast_path, stream_limit=3, cors={"origins": ["https://a"]}) as (talk, _, _):
-            answers.append([_IDS.sub(rb"\1id", settled(await talk.ask(data))) for data in asked])
+            answers.append([_IDS.sub(rb"\1id", settled(await talk.exchange(data))) for data in requests])
     assert answers[0] == answers[1]
     assert [int(answer.split(b" ")[1]) for answer in answers[0]] == [202] * 4 + [503] * 2 + [422, 422, 201, 503]
 
@@ -107,7 +97,7 @@ async def test_one_that_lasts_is_accepted_once(redis: RedisServer, monkeypatch: 
             await until(lambda: "AppRun._run" in made, "it has left the fast path")
             redis.resume()
             assert (await talk.answer()).startswith(ACCEPTED)
-        assert REPLAYED in await talk.ask(keyed("k", path="/later"))
+        assert REPLAYED in await talk.exchange(keyed("k", path="/later"))
         assert entries() == 2
 
 
@@ -117,7 +107,7 @@ async def test_one_that_redis_does_not_answer_may_be_sent_again(redis: RedisServ
         assert isinstance(gateway._cache, RedisCache)
         with timed(gateway._cache, 0.3):
             between(gateway, redis.pause)
-            refused = await talk.ask(keyed("k", path="/later"))
+            refused = await talk.exchange(keyed("k", path="/later"))
         redis.resume()
         assert refused.startswith(b"HTTP/1.1 503 ")
         assert b'"cache-unavailable"' in refused
@@ -148,12 +138,12 @@ async def test_a_connection_that_breaks_as_it_is_written_to_leaves_nobody_waitin
         assert isinstance(cache, RedisCache)
 
         def break_it() -> None:
-            link: Any = session_of(cache).claims.link
-            link._transport = Broken(link._transport)
+            pipeline: Any = session_of(cache).claims.pipeline
+            pipeline._transport = Broken(pipeline._transport)
             monkeypatch.setattr(pipe, "EARLY", 1)  # as where many commands wait to be written
 
         between(gateway, break_it)
-        refused = await talk.ask(keyed("k", path="/later"))
+        refused = await talk.exchange(keyed("k", path="/later"))
         assert b'"cache-unavailable"' in refused
         assert ACCEPTED in await answered(talk, keyed("k", path="/later"))
         assert entries() == 2
@@ -166,8 +156,8 @@ async def test_what_fails_on_its_way_leaves_nobody_waiting(redis: RedisServer) -
 
     async with ready(redis) as (talk, gateway, entries):
         between(gateway, fail)
-        assert (await talk.ask(keyed("k", path="/later"))).startswith(b"HTTP/1.1 500 ")
+        assert (await talk.exchange(keyed("k", path="/later"))).startswith(b"HTTP/1.1 500 ")
         talk.leave()
         talk.reader, talk.writer = await asyncio.open_connection(*talk.writer.get_extra_info("peername")[:2])
-        assert (await talk.ask(keyed("k", path="/later"))).startswith(ACCEPTED)  # to submit it again is harmless
+        assert (await talk.exchange(keyed("k", path="/later"))).startswith(ACCEPTED)  # to submit it again is harmless
         assert entries() == 2

@@ -15,16 +15,16 @@ import pytest
 from oncegate.app.factory import create_gateway
 from oncegate.app.gateway.gateway import StartRefused
 from oncegate.app.server import connection as inbound
-from oncegate.app.server import lingering as inbound_lingering
+from oncegate.app.server import lingering
 from oncegate.app.server import parser as inbound_parser
 from oncegate.app.settings.gateway import GatewaySettings
 from oncegate.app.upstream import outgoing
 from oncegate.cache.errors import CacheUnavailable, CacheUnsupported
 from oncegate.cache.memory.store import MemoryCache
 from oncegate.middleware.rules import policy
-from testing.served import raw, served
+from testing.served import connected, raw, served
 from testing.servers import free_port
-from testing.upstreams import OK, PATIENCE, Peer, Upstream, answering, closing_after, hanging
+from testing.upstreams import OK, PATIENCE, Peer, Upstream, answering, answering_once, closing_after
 
 KEY = {"Idempotency-Key": "a"}
 
@@ -52,7 +52,8 @@ async def test_a_broken_connection_is_a_problem(method: str, retryable: bool) ->
 @pytest.mark.parametrize(("method", "retryable"), [("GET", True), ("POST", False)])
 async def test_no_answer_in_time_is_a_problem(method: str, retryable: bool) -> None:
     rules = {"response_timeout": 0.1}
-    async with Upstream(hanging) as upstream, served(upstream.url, idempotency=rules) as (client, _):
+    async with Upstream(answering_once) as upstream, served(upstream.url, idempotency=rules) as (client, _):
+        await connected(client)
         assert_problem(await client.request(method, "/"), 504, "upstream-timeout", retryable=retryable)
 
 
@@ -96,23 +97,20 @@ async def test_a_head_is_shown_where_its_body_is_late(
 
 
 async def test_a_response_that_breaks_off_breaks_off_for_the_client_too(caplog: pytest.LogCaptureFixture) -> None:
-    async def behave(peer: Peer) -> None:
-        await peer.request()
-        await peer.send(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf")
-
-    async with Upstream(behave) as upstream, served(upstream.url) as (client, _):
+    half = b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nhalf"
+    async with Upstream(closing_after(half)) as upstream, served(upstream.url) as (client, _):
         with pytest.raises(httpx.RemoteProtocolError):
             await client.get("/")
     assert "upstream-failed" in caplog.text
     assert "Traceback" not in caplog.text
 
 
-@pytest.mark.parametrize(("settings", "said"), [({}, ["1.1 oncegate"]), ({"via": False}, [])])
-async def test_a_setting_says_whether_via_is_added(settings: dict[str, Any], said: list[str]) -> None:
+@pytest.mark.parametrize(("settings", "via"), [({}, ["1.1 oncegate"]), ({"via": False}, [])])
+async def test_a_setting_says_whether_via_is_added(settings: dict[str, Any], via: list[str]) -> None:
     async with Upstream(answering(OK)) as upstream, served(upstream.url, **settings) as (client, _):
         for key in ({}, {"idempotency-key": "a"}, {"idempotency-key": "a"}):
-            assert (await client.post("/", headers=key)).headers.get_list("via") == said
-        assert [request.values("via") for request in upstream.requests] == [said] * 2
+            assert (await client.post("/", headers=key)).headers.get_list("via") == via
+        assert [request.values("via") for request in upstream.requests] == [via] * 2
 
 
 async def test_an_upgrade_is_refused_and_not_forwarded() -> None:
@@ -143,9 +141,9 @@ async def test_curl_may_offer_http_2(tmp_path: Path) -> None:
     body.write_bytes(b"x" * 300_000)
     async with Upstream(answering(OK)) as upstream, served(upstream.url) as (client, _):
         for options in ((), ("--data-binary", f"@{body}"), ("-T", str(body), "-H", "Transfer-Encoding: chunked")):
-            asked = ["-H", "Idempotency-Key: k" + "".join(options)[:2], *options, f"{client.base_url}"]
+            arguments = ["-H", "Idempotency-Key: k" + "".join(options)[:2], *options, f"{client.base_url}"]
             curl = await asyncio.create_subprocess_exec(
-                "curl", "-sS", "--http2", "-w", "%{http_code}", *asked, stdout=asyncio.subprocess.PIPE
+                "curl", "-sS", "--http2", "-w", "%{http_code}", *arguments, stdout=asyncio.subprocess.PIPE
             )
             got, _ = await asyncio.wait_for(curl.communicate(), PATIENCE)
             assert got.endswith(b"200"), options
@@ -216,7 +214,7 @@ async def test_a_head_beyond_the_bound_is_refused() -> None:
     ],
 )
 async def test_a_line_without_an_end_is_not_read_for_ever(head: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inbound_lingering, "LINGERING_BYTES", inbound_parser.MAX_HEAD_BYTES)
+    monkeypatch.setattr(lingering, "LINGERING_BYTES", inbound_parser.MAX_HEAD_BYTES)
     async with Upstream(answering(OK)) as upstream, served(upstream.url) as (client, _):
         reader, writer = await asyncio.open_connection("127.0.0.1", client.base_url.port)
         writer.write(head)
@@ -258,11 +256,9 @@ async def test_trailers_are_not_merged_into_the_headers() -> None:
         assert upstream.requests[0].values("idempotency-attempt") == ["1"]
 
 
-@pytest.mark.parametrize("status", [b"304 Not Modified", b"204 No Content"])
-async def test_a_response_without_a_body_that_tells_a_length(status: bytes) -> None:
-    answer = b"HTTP/1.1 %b\r\ncontent-length: 5\r\netag: a\r\n\r\n" % status
-    if status.startswith(b"204"):
-        answer = b"HTTP/1.1 %b\r\netag: a\r\n\r\n" % status
+@pytest.mark.parametrize("status", [b"304 Not Modified\r\ncontent-length: 5", b"204 No Content"])
+async def test_a_response_without_a_body(status: bytes) -> None:
+    answer = b"HTTP/1.1 %b\r\netag: a\r\n\r\n" % status
     async with Upstream(answering(answer, answer)) as upstream, served(upstream.url) as (client, _):
         for _ in range(2):
             passed = await client.get("/")
@@ -270,11 +266,8 @@ async def test_a_response_without_a_body_that_tells_a_length(status: bytes) -> N
 
 
 async def test_an_old_client_gets_no_chunks() -> None:
-    async def behave(peer: Peer) -> None:
-        await peer.request()
-        await peer.send(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n4\r\nbody\r\n0\r\n\r\n")
-
-    async with Upstream(behave) as upstream, served(upstream.url) as (client, _):
+    chunked = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n4\r\nbody\r\n0\r\n\r\n"
+    async with Upstream(closing_after(chunked)) as upstream, served(upstream.url) as (client, _):
         answer = await raw(client, b"GET / HTTP/1.0\r\nHost: a\r\n\r\n")
         assert b"chunked" not in answer
         assert answer.endswith(b"\r\n\r\nbody")

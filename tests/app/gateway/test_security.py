@@ -198,10 +198,10 @@ async def test_nothing_secret_is_logged_at_debug_level(caplog: pytest.LogCapture
     """Keys, credentials, cookies, queries and bodies, whatever becomes of the request: refused, executed, replayed, unknown."""
     caplog.set_level(logging.DEBUG)
     marks = {kind: f"s3cret-{kind}" for kind in ("key", "bearer", "cookie", "query", "body", "answer", "field")}
-    told = json.dumps({"token": marks["answer"]}).encode()
+    content = json.dumps({"token": marks["answer"]}).encode()
     answer = (
-        b"HTTP/1.1 200 OK\r\nset-cookie: %b\r\ncontent-length: %d\r\n\r\n" % (marks["cookie"].encode(), len(told))
-        + told
+        b"HTTP/1.1 200 OK\r\nset-cookie: %b\r\ncontent-length: %d\r\n\r\n" % (marks["cookie"].encode(), len(content))
+        + content
     )
     headers = {
         "Idempotency-Key": marks["key"],

@@ -51,7 +51,7 @@ async def stalled(port: int, data: bytes) -> Talk:
 
 
 async def number(talk: Talk, name: bytes) -> int:
-    page = await talk.ask(b"GET /_oncegate/metrics HTTP/1.1\r\nhost: a\r\n\r\n")
+    page = await talk.exchange(b"GET /_oncegate/metrics HTTP/1.1\r\nhost: a\r\n\r\n")
     (line,) = [line for line in page.splitlines() if line.startswith(name + b" ")]
     return int(float(line.split()[1]))
 
@@ -80,14 +80,14 @@ async def until_dropped(honest: Talk, unread: Unread, least: int) -> None:
 @pytest.mark.parametrize("fast_path", [True, False], ids=["on the fast path", "by tasks"])
 async def test_replays_for_readers_that_take_nothing_are_held_up_to_one_bound(fast_path: bool) -> None:
     async with gateway_with(whole, fast_path=fast_path) as (honest, unread, port):
-        asked = keyed("k", path="/large")
-        assert len(await honest.ask(asked)) > SIZE
-        readers = [await stalled(port, asked) for _ in range(READERS)]
+        data = keyed("k", path="/large")
+        assert len(await honest.exchange(data)) > SIZE
+        readers = [await stalled(port, data) for _ in range(READERS)]
         await until_dropped(honest, unread, READERS - BOUND // SIZE)
         await until(lambda: unread.bytes == BOUND // SIZE * SIZE, "the others' responses to be held")
         assert await number(honest, b"oncegate_unread_bytes") == unread.bytes
         assert await number(honest, b"oncegate_readers_dropped_total") == READERS - BOUND // SIZE
-        answer = await honest.ask(asked)
+        answer = await honest.exchange(data)
         assert b"idempotent-replayed: true" in answer
         assert len(answer) > SIZE, "who reads gets it, also where as much as may be is held"
         for each in readers:
@@ -98,10 +98,10 @@ async def test_replays_for_readers_that_take_nothing_are_held_up_to_one_bound(fa
 
 async def test_attempts_whose_readers_take_nothing_are_finished_and_recorded() -> None:
     async with gateway_with(in_pieces) as (honest, unread, port):
-        asked = [keyed(path="/large") for _ in range(READERS)]
-        readers = [await stalled(port, each) for each in asked]
+        requests = [keyed(path="/large") for _ in range(READERS)]
+        readers = [await stalled(port, each) for each in requests]
         await until_dropped(honest, unread, READERS - BOUND // SIZE)
-        for request in asked:
+        for request in requests:
             answer = await answered(honest, request)
             assert b"idempotent-replayed: true" in answer
             assert len(answer) > SIZE
@@ -123,7 +123,7 @@ async def test_responses_past_the_cap_count_too() -> None:
         assert unread is not None
         readers = [await stalled(port, keyed(path="/large")) for _ in range(READERS)]
         await until_dropped(honest, unread, READERS // 2)
-        assert b"HTTP/1.1 201 " in await honest.ask(keyed())
+        assert b"HTTP/1.1 201 " in await honest.exchange(keyed())
         for each in readers:
             each.leave()
         await until(lambda: not unread.bytes and not unread._readers, "nothing to be held")
@@ -131,9 +131,9 @@ async def test_responses_past_the_cap_count_too() -> None:
 
 async def test_pipelined_replays_count_as_well() -> None:
     async with gateway_with(whole) as (honest, unread, port):
-        asked = keyed("k", path="/large")
-        await honest.ask(asked)
-        reader = await stalled(port, asked * 3)
+        data = keyed("k", path="/large")
+        await honest.exchange(data)
+        reader = await stalled(port, data * 3)
         await until(lambda: unread.bytes >= 2 * SIZE, "the second one to wait behind the first one")
         reader.leave()
         await until(lambda: not unread.bytes, "nothing to be held")

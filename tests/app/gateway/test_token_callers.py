@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from oncegate.app.factory import create_cache, create_records
-from oncegate.app.operators.records import NotARecord, header_lines
+from oncegate.app.operators.records import NotARecord
 from oncegate.app.serve import serve
 from oncegate.app.settings.gateway import GatewaySettings
 from oncegate.app.settings.sources import ConfigurationError, load
@@ -98,22 +98,24 @@ async def test_each_caller_of_an_asynchronous_route(there: Scene, redis_server: 
 async def test_a_status_is_for_any_token_of_the_same_caller(there: Scene, redis_server: RedisServer) -> None:
     async with submitting(there, redis_server) as (client, _):
 
-        async def asked(lines: Lines) -> httpx.Response:
+        async def answer_to(lines: Lines) -> httpx.Response:
             return await client.get(location, headers=lines)
 
         lines = [("idempotency-key", "k"), *there.issuer.lines()]
         location = (await client.post("/reports", content=b"{}", headers=lines)).headers["location"]
-        assert (await asked(there.issuer.lines())).status_code == 200
-        assert (await asked(bearer(TOKEN))).status_code == 200, "an operator's token is no JWT, and needs not be one"
-        assert (await asked(rotated(there))).status_code == 200, "for which the keys are fetched anew"
+        assert (await answer_to(there.issuer.lines())).status_code == 200
+        assert (await answer_to(bearer(TOKEN))).status_code == 200, (
+            "an operator's token is no JWT, and needs not be one"
+        )
+        assert (await answer_to(rotated(there))).status_code == 200, "for which the keys are fetched anew"
         for stranger in (there.issuer.lines("bob"), [], [("x-sub", "alice")]):
-            assert (await asked(stranger)).status_code == 404
+            assert (await answer_to(stranger)).status_code == 404
         for name, caller in INVALID.items():
             if "9 KB" not in name:
-                refused = await asked(caller(there))
+                refused = await answer_to(caller(there))
                 assert refused.status_code == 401, name
                 assert_described(refused, STATUS["401"])
-        assert (await asked(rotated_and_away(there))).status_code == 503
+        assert (await answer_to(rotated_and_away(there))).status_code == 503
 
 
 async def test_a_client_can_t_take_the_token_s_header_away(there: Scene) -> None:
@@ -137,9 +139,9 @@ async def test_operators_give_the_claims_not_a_token(there: Scene) -> None:
     records = create_records(made, create_cache(made))
     lines = [f"jwt:iss: {ISSUER}", "jwt:sub: alice", "jwt:https://a/b: c: d"]
     expected = [b"jwt:iss", b"1", ISSUER.encode(), b"jwt:sub", b"1", b"alice", b"jwt:https://a/b", b"1", b"c: d"]
-    assert records.callers(header_lines(lines)) == [expected]
+    assert records.callers(lines) == [expected]
     with pytest.raises(NotARecord, match="no header tells who the caller is: give jwt:iss or jwt:sub"):
-        records.callers(header_lines([f"Authorization: Bearer {there.issuer.token()}"]))
+        records.callers([f"Authorization: Bearer {there.issuer.token()}"])
 
 
 async def test_an_operator_finds_the_record_of_a_caller(there: Scene) -> None:

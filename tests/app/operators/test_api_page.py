@@ -12,8 +12,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from oncegate.app.operators.api import create_app
-from oncegate.app.operators.operations import Operations
+from oncegate.app.operators.pages.api import create_app
+from oncegate.app.operators.pages.operations import Operations
 from oncegate.app.operators.readiness import Readiness
 from oncegate.cache.memory.store import MemoryCache
 from testing.asgi_client import Client

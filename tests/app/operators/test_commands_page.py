@@ -1,4 +1,4 @@
-"""What became of a command: told to whom it belongs, and as nothing else than what its two records say.
+"""What became of a command: shown to whom it belongs, and as nothing else than what its two records say.
 
 Rules of docs/contract.md: R8.10, R8.11, R8.13, R11.5.
 """
@@ -35,31 +35,31 @@ async def test_a_command_is_followed_from_its_first_attempt_to_its_result(submit
     delivery = await submitted.delivery(identifier)
 
     begun = await submitted.consumer.begin(delivery)
-    told = await submitted.status(location)
-    assert (told["status"], told["attempt"]) == ("in-flight", 1)
+    shown = await submitted.status(location)
+    assert (shown["status"], shown["attempt"]) == ("in-flight", 1)
 
     await begun.fail(ValueError("no such account"))
-    told = await submitted.status(location)
-    assert (told["status"], told["attempt"]) == ("failed", 1)
-    assert told["error"] == {"type": "ValueError", "message": "no such account"}
-    assert "tried again" in told["detail"]
+    shown = await submitted.status(location)
+    assert (shown["status"], shown["attempt"]) == ("failed", 1)
+    assert shown["error"] == {"type": "ValueError", "message": "no such account"}
+    assert "tried again" in shown["detail"]
 
     begun = await submitted.consumer.begin(delivery)
     assert (await submitted.status(location))["attempt"] == 2
     await begun.unknown("ran into its time-out")
-    told = await submitted.status(location)
-    assert (told["status"], told["attempt"]) == ("unknown", 2)
-    assert "taken over" in told["detail"]
+    shown = await submitted.status(location)
+    assert (shown["status"], shown["attempt"]) == ("unknown", 2)
+    assert "taken over" in shown["detail"]
 
     begun = await submitted.consumer.begin(delivery)
     await begun.succeed(b'{"rows": 12345678901234567890}')
-    shown = await submitted.client.get(location, headers=ALICE)
-    told = shown.json()
-    assert (told["status"], told["attempt"]) == ("succeeded", 3)
-    assert (told["result"]["status"], told["result"]["body"]) == (200, {"rows": 12345678901234567890})
-    assert b"12345678901234567890" in shown.content, "no digit of a result is lost"
-    assert told["position"] == answer.json()["position"]
-    assert "error" not in told
+    whole = await submitted.client.get(location, headers=ALICE)
+    shown = whole.json()
+    assert (shown["status"], shown["attempt"]) == ("succeeded", 3)
+    assert (shown["result"]["status"], shown["result"]["body"]) == (200, {"rows": 12345678901234567890})
+    assert b"12345678901234567890" in whole.content, "no digit of a result is lost"
+    assert shown["position"] == answer.json()["position"]
+    assert "error" not in shown
 
 
 async def test_a_command_that_used_up_its_attempts_is_dead_lettered(submitted: Submitted) -> None:
@@ -68,9 +68,9 @@ async def test_a_command_that_used_up_its_attempts_is_dead_lettered(submitted: S
     for _ in range(3):
         begun = await submitted.consumer.begin(delivery)
         await begun.fail("the printer is on fire")
-    told = await submitted.status(answer.headers["location"])
-    assert (told["status"], told["attempt"]) == ("dead-lettered", 3)
-    assert told["error"] == {"type": "Error", "message": "the printer is on fire"}
+    shown = await submitted.status(answer.headers["location"])
+    assert (shown["status"], shown["attempt"]) == ("dead-lettered", 3)
+    assert shown["error"] == {"type": "Error", "message": "the printer is on fire"}
     assert (await submitted.submit()).content == answer.content, "a retry still gets the same 202"
 
 
@@ -79,9 +79,9 @@ async def test_an_execution_whose_lease_has_lapsed_is_unknown_and_will_be_taken_
     identifier = answer.json()["command"]
     delivery = await submitted.delivery(identifier)
     await _claim(submitted, identifier, delivery.fingerprint or b"", lease_ms=1)
-    told = await submitted.status(answer.headers["location"])
-    assert (told["status"], told["attempt"]) == ("unknown", 1)
-    assert "taken over" in told["detail"]
+    shown = await submitted.status(answer.headers["location"])
+    assert (shown["status"], shown["attempt"]) == ("unknown", 1)
+    assert "taken over" in shown["detail"]
 
 
 async def test_what_a_forwarded_command_got_is_its_result(submitted: Submitted) -> None:
@@ -106,8 +106,8 @@ async def test_an_error_of_another_form_is_told_as_it_is(submitted: Submitted) -
         Record(token=b"t" * 16, fingerprint=fingerprint, attempt=1, state=State.FAILED, response=response),
         ttl_ms=60_000,
     )
-    told = await submitted.status(answer.headers["location"])
-    assert (told["status"], told["error"]["status"], told["error"]["body"]) == ("failed", 422, "no")
+    shown = await submitted.status(answer.headers["location"])
+    assert (shown["status"], shown["error"]["status"], shown["error"]["body"]) == ("failed", 422, "no")
 
 
 async def test_a_status_outlives_the_submission_record(submitted: Submitted, redis_server: RedisServer) -> None:
@@ -116,8 +116,8 @@ async def test_a_status_outlives_the_submission_record(submitted: Submitted, red
     begun = await submitted.consumer.begin(await submitted.delivery(identifier))
     await begun.succeed(b"1")
     redis_server.command("DEL", f"{submitted.namespace}:{identifier}")
-    told = await submitted.status(answer.headers["location"])
-    assert (told["status"], told["result"]["body"], "position" in told) == ("succeeded", 1, False)
+    shown = await submitted.status(answer.headers["location"])
+    assert (shown["status"], shown["result"]["body"], "position" in shown) == ("succeeded", 1, False)
 
 
 async def test_a_command_whose_key_the_consumer_has_for_another_payload_is_never_processed(
@@ -127,10 +127,10 @@ async def test_a_command_whose_key_the_consumer_has_for_another_payload_is_never
     identifier = answer.json()["command"]
     await _claim(submitted, identifier, b"f" * 16, lease_ms=60_000)
     assert (await submitted.consumer.begin(await submitted.delivery(identifier))).action is Action.DEAD_LETTER
-    told = await submitted.status(answer.headers["location"])
-    assert (told["status"], told["error"]["type"]) == ("dead-lettered", "Mismatch")
-    assert "new key" in told["detail"]
-    assert "attempt" not in told
+    shown = await submitted.status(answer.headers["location"])
+    assert (shown["status"], shown["error"]["type"]) == ("dead-lettered", "Mismatch")
+    assert "new key" in shown["detail"]
+    assert "attempt" not in shown
 
 
 async def test_of_several_consumers_the_one_with_this_payload_counts(submitted: Submitted) -> None:

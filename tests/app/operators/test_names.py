@@ -45,11 +45,12 @@ async def test_who_may_read_changes_nothing() -> None:
         assert (await post(client, f"{record}/release", OLD_BOB, {})).status_code == 200
 
 
-@pytest.mark.parametrize("token", ["wrong", "alice", "bob:write", TOKENS[1]], ids=["none", "name", "role", "setting"])
-async def test_what_is_nobody_s_token_opens_nothing(token: str) -> None:
+async def test_what_is_nobody_s_token_opens_nothing() -> None:
     async with served("http://127.0.0.1:1", admin_tokens=TOKENS) as (client, _):
-        refused = await client.get("/_oncegate/records/", headers=by(token))
-        assert (refused.status_code, refused.headers["www-authenticate"]) == (401, 'Bearer realm="oncegate records"')
+        for token in ("wrong", "alice", "bob:write", TOKENS[1]):
+            refused = await client.get("/_oncegate/records/", headers=by(token))
+            challenge = refused.headers["www-authenticate"]
+            assert (refused.status_code, challenge) == (401, 'Bearer realm="oncegate records"')
 
 
 async def test_a_record_and_a_line_of_the_log_say_who_resolved_it_and_why(caplog: pytest.LogCaptureFixture) -> None:
@@ -64,14 +65,14 @@ async def test_a_record_and_a_line_of_the_log_say_who_resolved_it_and_why(caplog
         assert BOB not in caplog.text
 
 
-@pytest.mark.parametrize("reason", ["x" * 121, "two\nlines", "\x1b[2J", "\u2028"])
-async def test_a_reason_is_one_line(reason: str) -> None:
+async def test_a_reason_is_one_line() -> None:
     async with Upstream(resetting_after()) as upstream, served(upstream.url, admin_tokens=TOKENS) as (client, _):
         record = await unknown(client)
-        assert (await post(client, f"{record}/release", BOB, {"reason": reason})).status_code == 400
+        for reason in ("x" * 121, "two\nlines", "\x1b[2J", "\u2028"):
+            assert (await post(client, f"{record}/release", BOB, {"reason": reason})).status_code == 400
+            done = invoke("keys", "release", "--record", record, "--reason", reason)
+            assert (done.returncode, "--reason is one line" in done.stderr) == (2, True)
         assert (await client.get(f"/_oncegate/records/{record}", headers=by(BOB))).json()["state"] == "unknown"
-    done = invoke("keys", "release", "--record", record, "--reason", reason)
-    assert (done.returncode, "--reason is one line" in done.stderr) == (2, True)
 
 
 def test_a_new_token_is_printed_once_with_the_setting_that_knows_it() -> None:

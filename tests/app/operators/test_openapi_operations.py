@@ -3,26 +3,33 @@
 from collections.abc import Iterator
 from typing import Any
 
-import httpx
 import pytest
 from fastapi.routing import APIRoute
 
-from oncegate.app.operators.api import MOST_BYTES, routers
+from oncegate.app.operators.pages.api import routers
+from oncegate.app.operators.pages.operations import FOR_OPERATORS, PUBLIC
 from oncegate.app.operators.records import Records
 from oncegate.cache.errors import CacheUnavailable, RecordUnreadable
 from testing.command_line import forked
 from testing.served import served
 from testing.servers import free_port
-from testing.upstreams import Upstream, resetting_after
-from tests.app.described import DESCRIPTION, assert_described
+from tests.app.described import DESCRIPTION, as_described, assert_described
 from tests.app.probing import probe
 from tests.app.submitted import TOKEN as COMMANDS_TOKEN
 from tests.app.submitted import Submitted
 
 TOKEN = "the-operators-token"
 OPERATOR = {"authorization": f"Bearer {TOKEN}"}
-RECORDS = "/_oncegate/records/"
 NOBODY = f"{'a' * 20}:{'b' * 20}"
+
+
+def test_who_may_call_is_said_of_each_path() -> None:
+    """What is in none of these lists would be open to whoever reaches the port."""
+    open_on_the_operators_port = {"metrics", "openapi.json", "docs"}
+    paths = [route.path for router in routers() for route in router.routes if isinstance(route, APIRoute)]
+    named = [*FOR_OPERATORS, *PUBLIC - {""}, *open_on_the_operators_port]
+    assert {path.split("/")[1] for path in paths} == set(named)
+    assert len(named) == len(set(named))
 
 
 async def test_each_operation_that_is_served_is_described_and_no_other(submitted: Submitted) -> None:
@@ -74,59 +81,24 @@ def test_what_everybody_else_gets_is_as_described(operations: str) -> None:
     assert probe(DESCRIPTION, operations, 3) == {200, 401, 404}
 
 
-# -- records that are there: what schemathesis can't come by ----------------------------------------------------------
-
-
-def assert_as_described(answer: httpx.Response, status: int) -> Any:
-    """The answer's content, once it was held against the operation that it comes from."""
-    assert answer.status_code == status, answer.text
-    path = answer.request.url.path.removeprefix("/_oncegate")
-    for identifier in path.split("/"):
-        path = path.replace(identifier, "{id}") if ":" in identifier else path
-    operation = DESCRIPTION["paths"][path][answer.request.method.lower()]
-    assert_described(answer, operation["responses"][str(status)])
-    return answer.json()
-
-
-async def test_a_record_is_told_and_resolved_as_described() -> None:
-    async with Upstream(resetting_after()) as upstream, served(upstream.url, admin_token=TOKEN) as (client, _):
-        record = (await client.post("/", headers={"Idempotency-Key": "k"})).json()["record"]
-        client.headers.update(OPERATOR)
-        for query in ({}, {"state": "unknown"}, {"limit": "1"}):
-            (listed,) = assert_as_described(await client.get(RECORDS, params=query), 200)["records"]
-            assert (listed["id"], listed["state"]) == (record, "unknown")
-        assert assert_as_described(await client.post(f"{RECORDS}find", json={"key": "k"}), 200) == {"ids": [record]}
-        assert assert_as_described(await client.get(f"{RECORDS}{record}"), 200)["response"] is None
-        resolve = {"as": "succeeded", "status": 201, "headers": [["x", "y"]], "body": "{}", "attempt": 1}
-        other = assert_as_described(await client.post(f"{RECORDS}{record}/resolve", json=resolve | {"attempt": 2}), 409)
-        assert other["resolution"] == "other-attempt"
-        assert (
-            assert_as_described(await client.post(f"{RECORDS}{record}/resolve", json=resolve), 200)["state"]
-            == "succeeded"
-        )
-        assert assert_as_described(await client.get(f"{RECORDS}{record}"), 200)["response"]["body"] == {}
-        assert_as_described(await client.get(RECORDS), 200)
-        assert assert_as_described(await client.post(f"{RECORDS}{record}/release"), 409)["resolution"] == "settled"
-        gone = assert_as_described(await client.post(f"{RECORDS}{NOBODY}/release", json={}), 404)
-        assert gone["resolution"] == "absent"
-        assert_as_described(await client.post(f"{RECORDS}find", content=b" " * (MOST_BYTES + 1)), 413)
-
-
 @pytest.mark.parametrize(
     ("error", "status"), [(CacheUnavailable("it is away"), 503), (RecordUnreadable("it is damaged"), 500)]
 )
-async def test_a_failing_cache_is_told_as_described(
+async def test_what_a_failing_cache_makes_of_it_is_as_described(
     error: Exception, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """(What records answer otherwise: test_records.py.)"""
+
     async def failing(*_: Any, **__: Any) -> Any:
         raise error
 
     for method in ("show", "resolve"):
         monkeypatch.setattr(Records, method, failing)
+    where = f"/_oncegate/records/{NOBODY}"
     async with served(f"http://127.0.0.1:{free_port()}", admin_token=TOKEN) as (client, _):
         client.headers.update(OPERATOR)
-        assert_as_described(await client.get(f"{RECORDS}{NOBODY}"), status)
-        assert_as_described(await client.post(f"{RECORDS}{NOBODY}/release", json={}), status)
+        for answer in (await client.get(where), await client.post(f"{where}/release", json={})):
+            assert as_described(answer).status_code == status
 
 
 async def test_metrics_come_in_both_formats_that_are_described() -> None:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from oncegate.app.operators.api import create_app
-from oncegate.app.operators.operations import Operations
+from oncegate.app.operators.pages.api import create_app
+from oncegate.app.operators.pages.operations import Operations
 from oncegate.app.operators.readiness import Readiness
 from oncegate.cache.errors import CacheUnavailable
 from oncegate.cache.memory.store import MemoryCache
@@ -35,7 +35,7 @@ def ready(probe: Callable[[], Awaitable[object]], cache: MemoryCache, **options:
     return Operations("/_oncegate", readiness, create)
 
 
-async def ask(operations: Operations) -> Client:
+async def readiness_of(operations: Operations) -> Client:
     client = Client("GET", b"/_oncegate/readyz")
     await client.call(operations)
     return client
@@ -73,7 +73,7 @@ async def test_not_ready_while_draining() -> None:
 async def test_the_cache_counts_only_where_it_is_asked_to(needs_cache: bool, status: int) -> None:
     async def probe() -> None: ...
 
-    client = await ask(ready(probe, Away(), needs_cache=needs_cache))
+    client = await readiness_of(ready(probe, Away(), needs_cache=needs_cache))
     assert client.status == status
     assert b'"cache":"unavailable"' in client.body
 
@@ -96,25 +96,25 @@ async def test_an_operation_is_for_reading() -> None:
 
 
 async def test_many_who_ask_cost_one_probe() -> None:
-    asked: list[None] = []
+    probes: list[None] = []
     begun, answered = asyncio.Event(), asyncio.Event()
 
     async def probe() -> None:
-        asked.append(None)
+        probes.append(None)
         begun.set()
         await answered.wait()
 
     operations = ready(probe, MemoryCache())
-    first = asyncio.create_task(ask(operations))
+    first = asyncio.create_task(readiness_of(operations))
     await begun.wait()
-    others = [asyncio.create_task(ask(operations)) for _ in range(5)]
+    others = [asyncio.create_task(readiness_of(operations)) for _ in range(5)]
     await asyncio.sleep(0)
     first.cancel()  # its client gave up: the others still get the answer
     await asyncio.sleep(0)
     answered.set()
     assert [client.status for client in await asyncio.gather(*others)] == [200] * 5
-    assert (await ask(operations)).status == 200
-    assert len(asked) == 1
+    assert (await readiness_of(operations)).status == 200
+    assert len(probes) == 1
 
 
 async def test_a_state_is_asked_for_again_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,7 +127,7 @@ async def test_a_state_is_asked_for_again_after_a_while(monkeypatch: pytest.Monk
             raise answer
 
     operations = ready(probe, MemoryCache())
-    assert [(await ask(operations)).status for _ in range(5)] == [200, 503, 503, 503, 200]
+    assert [(await readiness_of(operations)).status for _ in range(5)] == [200, 503, 503, 503, 200]
 
 
 async def test_a_probe_that_hangs_is_a_no(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +137,7 @@ async def test_a_probe_that_hangs_is_a_no(monkeypatch: pytest.MonkeyPatch) -> No
     async def probe() -> Any:
         await never.wait()
 
-    assert (await ask(ready(probe, MemoryCache()))).status == 503
+    assert (await readiness_of(ready(probe, MemoryCache()))).status == 503
 
 
 async def test_reading_is_told_from_writing() -> None:

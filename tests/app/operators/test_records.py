@@ -1,4 +1,4 @@
-"""``records/``: only for who shows the token, bounded, and never a way to another service's records.
+"""``records/``: only for who shows the token, bounded, and never a way to another service's records; each answer as described.
 
 Rules of docs/contract.md: R11.4, R11.6, R11.11, R11.12.
 """
@@ -13,14 +13,17 @@ from typing import Any
 import httpx
 import pytest
 
-from oncegate.app.operators.bearer import MOST_LINES
+from oncegate.app.operators.audit import Author
+from oncegate.app.operators.pages.api import MOST_BYTES
+from oncegate.app.operators.pages.bearer import MOST_LINES
 from oncegate.app.operators.records import Records
 from oncegate.cache.memory.store import MemoryCache
 from oncegate.cache.record import Claim, ClaimRequest, Record, State
 from oncegate.cache.transitions import Resolution, ResolveRequest
 from testing.served import served
 from testing.servers import free_port
-from testing.upstreams import OK, Peer, Upstream, answering, resetting_after
+from testing.upstreams import OK, Upstream, answering, resetting_after
+from tests.app.described import as_described
 
 TOKEN = "the-operators-token"
 RECORDS = "/_oncegate/records/"
@@ -43,11 +46,11 @@ async def pay(client: httpx.AsyncClient, key: str, caller: str | None = CALLER, 
 
 
 async def get(client: httpx.AsyncClient, path: str = "", **query: Any) -> httpx.Response:
-    return await client.get(RECORDS + path, params=query or None, headers=operator())
+    return as_described(await client.get(RECORDS + path, params=query or None, headers=operator()))
 
 
 async def post(client: httpx.AsyncClient, path: str, document: Any) -> httpx.Response:
-    return await client.post(RECORDS + path, content=json.dumps(document), headers=operator())
+    return as_described(await client.post(RECORDS + path, content=json.dumps(document), headers=operator()))
 
 
 async def unknown(client: httpx.AsyncClient, key: str = "k-1") -> str:
@@ -65,27 +68,18 @@ async def test_without_a_token_records_do_not_exist() -> None:
             assert answer.content == (await client.get("/_oncegate/nothing")).content
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
-        [],
-        [("authorization", "Bearer")],
-        [("authorization", f"Bearer {TOKEN}x")],
-        [("authorization", f"Bearer {TOKEN[:-1]}")],
-        [("authorization", f"Basic {TOKEN}")],
-        [("authorization", TOKEN)],
-        [("authorization", f"Bearer {TOKEN}"), ("authorization", f"Bearer {TOKEN}")],
-        [("x-authorization", f"Bearer {TOKEN}")],
-    ],
-)
-async def test_without_the_right_token_nothing_is_told_or_done(headers: list[tuple[str, str]]) -> None:
+async def test_without_the_right_token_nothing_is_shown_or_done() -> None:
+    wrong = ["Bearer", f"Bearer {TOKEN}x", f"Bearer {TOKEN[:-1]}", f"Basic {TOKEN}", TOKEN]
+    right = f"Bearer {TOKEN}"
+    others = [[], [("authorization", right), ("authorization", right)], [("x-authorization", right)]]
     async with Upstream(resetting_after()) as upstream, guarded(upstream.url) as client:
         record = await unknown(client)
-        for method, path in [("GET", ""), ("GET", record), ("POST", "find"), ("POST", f"{record}/release")]:
-            answer = await client.request(method, RECORDS + path, content=b"{}", headers=headers)
-            assert answer.status_code == 401
-            assert answer.headers["www-authenticate"].startswith("Bearer")
-            assert record not in answer.text
+        for headers in [*([("authorization", each)] for each in wrong), *others]:
+            for method, path in [("GET", ""), ("GET", record), ("POST", "find"), ("POST", f"{record}/release")]:
+                answer = await client.request(method, RECORDS + path, content=b"{}", headers=headers)
+                assert answer.status_code == 401, headers
+                assert answer.headers["www-authenticate"].startswith("Bearer")
+                assert record not in answer.text
         assert (await get(client, record)).json()["state"] == "unknown"
 
 
@@ -109,39 +103,31 @@ async def test_a_list_is_by_state_and_goes_on_where_it_ended() -> None:
         assert "body" not in str(first)
 
 
-@pytest.mark.parametrize("query", [{"state": "absurd"}, {"state": "absent"}, {"limit": "many"}, {"limit": "-1"}])
-async def test_a_list_that_makes_no_sense_is_refused(query: dict[str, str]) -> None:
+async def test_what_is_wrong_is_refused_and_named() -> None:
     async with guarded(f"http://127.0.0.1:{free_port()}") as client:
-        assert (await get(client, **query)).status_code == 400
+        for query in ({"state": "absurd"}, {"state": "absent"}, {"limit": "many"}, {"limit": "-1"}):
+            assert (await get(client, **query)).status_code == 400, query
+        for path, body, detail in (
+            ("?state=absurd", None, "state: Input should be 'in-flight', 'succeeded', 'failed' or 'unknown'"),
+            ("find", b"{", "the body is no JSON"),
+            ("find", b"{}", "key: Field required"),
+            (f"{'a' * 20}:{'b' * 20}/resolve", b'{"as":"failed","headers":[["x"]]}', "headers.0.1: Field required"),
+        ):
+            method = "GET" if body is None else "POST"
+            answer = await client.request(method, RECORDS + path, content=body, headers=operator())
+            assert (answer.status_code, answer.json()["detail"]) == (400, detail)
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "detail"),
-    [
-        ("?state=absurd", None, "state: Input should be 'in-flight', 'succeeded', 'failed' or 'unknown'"),
-        ("find", b"{", "the body is no JSON"),
-        ("find", b"{}", "key: Field required"),
-        (f"{'a' * 20}:{'b' * 20}/resolve", b'{"as":"failed","headers":[["x"]]}', "headers.0.1: Field required"),
-    ],
-)
-async def test_what_is_wrong_is_named(path: str, body: bytes | None, detail: str) -> None:
-    async with guarded(f"http://127.0.0.1:{free_port()}") as client:
-        method = "GET" if body is None else "POST"
-        answer = await client.request(method, RECORDS + path, content=body, headers=operator())
-        assert (answer.status_code, answer.json()["detail"]) == (400, detail)
-
-
-async def test_a_record_tells_what_happened() -> None:
+async def test_a_record_shows_what_happened() -> None:
     async with Upstream(answering(OK)) as upstream, guarded(upstream.url) as client:
         await pay(client, "k-1")
-        (identifier,) = (await post(client, "find", {"key": "k-1", "caller": [f"Authorization: {CALLER}"]})).json()[
-            "ids"
-        ]
-        told = (await get(client, identifier)).json()
-        assert (told["state"], told["attempt"], told["response"]["status"]) == ("succeeded", 1, 200)
-        assert told["response"]["body"] == "ok"
-        assert "/" in told["gateway"]
-        assert told["began_at"] <= told["ended_at"]
+        which = {"key": "k-1", "caller": [f"Authorization: {CALLER}"]}
+        (identifier,) = (await post(client, "find", which)).json()["ids"]
+        shown = (await get(client, identifier)).json()
+        assert (shown["state"], shown["attempt"], shown["response"]["status"]) == ("succeeded", 1, 200)
+        assert shown["response"]["body"] == "ok"
+        assert "/" in shown["gateway"]
+        assert shown["began_at"] <= shown["ended_at"]
 
 
 async def test_a_record_is_found_by_key_and_caller() -> None:
@@ -184,18 +170,8 @@ async def test_an_unknown_record_is_resolved_and_replayed() -> None:
         record = await unknown(client)
         body = b64encode(b"\x00\xff").decode()
         headers = [["Location", "/payments/1"], ["content-type", "image/x"]]
-        done = await post(
-            client,
-            f"{record}/resolve",
-            {
-                "as": "succeeded",
-                "status": 201,
-                "headers": headers,
-                "body": body,
-                "body_encoding": "base64",
-                "attempt": 1,
-            },
-        )
+        outcome = {"as": "succeeded", "status": 201, "headers": headers, "body": body, "body_encoding": "base64"}
+        done = await post(client, f"{record}/resolve", outcome | {"attempt": 1})
         assert done.json() == {"id": record, "resolution": "resolved", "state": "succeeded"}
         answer = await pay(client, "k-1")
         assert (answer.status_code, answer.content) == (201, b"\x00\xff")
@@ -216,9 +192,9 @@ async def test_an_unknown_record_is_released_or_resolved_as_failed() -> None:
         assert await unknown(client) == record
         assert upstream.arrivals == 2
         assert (await post(client, f"{record}/resolve", {"as": "failed", "ttl": 1000})).status_code == 200
-        told = (await get(client, record)).json()
-        assert (told["state"], told["response"]) == ("failed", None)
-        assert 900 < told["expires_in"] <= 1000
+        shown = (await get(client, record)).json()
+        assert (shown["state"], shown["response"]) == ("failed", None)
+        assert 900 < shown["expires_in"] <= 1000
         assert await unknown(client) == record
         assert (await get(client, record)).json()["attempt"] == 2
 
@@ -244,59 +220,52 @@ async def test_what_is_resolved_is_kept_for_the_longest_that_any_route_keeps_it(
 
 async def test_in_flight_needs_force() -> None:
     release = asyncio.Event()
-
-    async def slow(peer: Peer) -> None:
-        await peer.request()
-        await release.wait()
-        await peer.send(OK)
-
-    async with Upstream(slow) as upstream, guarded(upstream.url) as client:
+    async with Upstream(answering(OK, after=release)) as upstream, guarded(upstream.url) as client:
         first = asyncio.create_task(pay(client, "k-1"))
         await upstream.received(1)
-        ((told),) = (await get(client, state="in-flight")).json()["records"]
-        record = told["id"]
-        assert 0 < told["lease_left"] <= 30
+        (shown,) = (await get(client, state="in-flight")).json()["records"]
+        record = shown["id"]
+        assert 0 < shown["lease_left"] <= 30
         refused = await post(client, f"{record}/release", {})
         assert (refused.status_code, refused.json()["resolution"]) == (409, "in-flight")
-        other = await post(client, f"{record}/release", {"force": True, "attempt": 7})
-        assert (other.status_code, other.json()["resolution"]) == (409, "other-attempt")
+        for action in ("release", "resolve"):
+            given = {"force": True, "attempt": 7} | ({"as": "failed"} if action == "resolve" else {})
+            other = await post(client, f"{record}/{action}", given)
+            assert (other.status_code, other.json()["resolution"]) == (409, "other-attempt")
         assert (await post(client, f"{record}/release", {"force": True})).status_code == 200
         release.set()
         assert (await first).status_code == 200
 
 
-@pytest.mark.parametrize(
-    ("document", "status"),
-    [
-        ({}, 400),
-        ({"as": "unknown"}, 400),
-        ({"as": "succeeded"}, 400),
-        ({"as": "succeeded", "status": 199}, 400),
-        ({"as": "succeeded", "status": 204, "body": "x"}, 400),
-        ({"as": "succeeded", "status": 201, "headers": [["x", "a\r\nset-cookie: b"]]}, 400),
-        ({"as": "succeeded", "status": 201, "headers": [["x y", "a"]]}, 400),
-        ({"as": "succeeded", "status": 201, "headers": [["Transfer-Encoding", "chunked"]]}, 400),
-        ({"as": "succeeded", "status": 201, "headers": [["Idempotent-Replayed", "true"]]}, 400),
-        ({"as": "succeeded", "status": 201, "body": "%%", "body_encoding": "base64"}, 400),
-        ({"as": "succeeded", "status": 201, "surprise": 1}, 400),
-        ({"as": "failed", "body": "x"}, 400),
-    ],
-)
-async def test_what_can_not_be_an_answer_is_not_written(document: dict[str, Any], status: int) -> None:
+async def test_what_can_not_be_an_answer_is_not_written() -> None:
+    success = {"as": "succeeded", "status": 201}
     async with Upstream(resetting_after()) as upstream, guarded(upstream.url) as client:
         record = await unknown(client)
-        answer = await post(client, f"{record}/resolve", document)
-        assert answer.status_code == status, answer.text
+        for document in (
+            {},
+            {"as": "unknown"},
+            {"as": "succeeded"},
+            {"as": "failed", "body": "x"},
+            {"as": "failed", "ttl": 0},
+            success | {"status": 199},
+            success | {"status": 204, "body": "x"},
+            success | {"headers": [["x", "a\r\nset-cookie: b"]]},
+            success | {"headers": [["x y", "a"]]},
+            success | {"headers": [["Transfer-Encoding", "chunked"]]},
+            success | {"headers": [["Idempotent-Replayed", "true"]]},
+            success | {"body": "%%", "body_encoding": "base64"},
+            success | {"surprise": 1},
+        ):
+            answer = await post(client, f"{record}/resolve", document)
+            assert answer.status_code == 400, document
         assert (await get(client, record)).json()["state"] == "unknown"
 
 
-@pytest.mark.parametrize(
-    "identifier", ["x", "a:b", "..", "%2e%2e", "a" * 20, f"{'a' * 20}:{'b' * 21}", f"other:{'a' * 20}"]
-)
-async def test_what_names_no_record_of_ours_is_refused(identifier: str) -> None:
+async def test_what_names_no_record_of_ours_is_refused() -> None:
     async with guarded(f"http://127.0.0.1:{free_port()}") as client:
-        assert (await get(client, identifier)).status_code in (400, 404)
-        assert (await post(client, f"{identifier}/release", {})).status_code in (400, 404)
+        for identifier in ("x", "a:b", "..", "%2e%2e", "a" * 20, f"{'a' * 20}:{'b' * 21}", f"other:{'a' * 20}"):
+            assert (await get(client, identifier)).status_code in (400, 404)
+            assert (await post(client, f"{identifier}/release", {})).status_code in (400, 404)
 
 
 async def test_a_record_that_is_not_there_is_not_found_and_methods_are_checked() -> None:
@@ -308,6 +277,8 @@ async def test_a_record_that_is_not_there_is_not_found_and_methods_are_checked()
         assert (await get(client, f"{nobody}/release")).status_code == 405
         assert (await post(client, nobody, {})).status_code == 405
         assert (await get(client, f"{nobody}/burn")).status_code == 404
+        too_much = " " * MOST_BYTES
+        assert (await post(client, "find", too_much)).status_code == 413
         assert (await client.head(RECORDS, headers=operator())).status_code == 200
 
 
@@ -324,7 +295,7 @@ async def test_another_namespace_is_out_of_reach(redis_url: str) -> None:
             assert (await post(client, f"{record}/release", {})).status_code == 200
 
 
-async def test_a_cache_that_is_away_is_told() -> None:
+async def test_a_cache_that_is_away_is_503() -> None:
     cache = f"redis://:password-is-secret@127.0.0.1:{free_port()}"
     async with guarded(f"http://127.0.0.1:{free_port()}", cache=cache) as client:
         answer = await get(client)
@@ -367,7 +338,7 @@ async def test_what_was_looked_at_is_what_is_resolved_even_if_a_retry_takes_over
     await cache.claim(key, ClaimRequest(token=b"1" * 16, **lease))
     done: dict[str, Any] = {"fingerprint": prints, "attempt": 1, "state": State.UNKNOWN, "response": None}
     await cache.complete(key, Record(token=b"1" * 16, **done), ttl_ms=60_000)
-    resolution = await Records(cache, "n", []).resolve(key[2:], ResolveRequest(None, force=True))
+    resolution = await Records(cache, "n", []).resolve(key[2:], ResolveRequest(None, force=True), Author())
     assert resolution is Resolution.OTHER_ATTEMPT
     held = await cache.get(key)
     assert held is not None
@@ -382,14 +353,14 @@ async def test_refused_log_ins_are_counted_and_logged_within_bounds(caplog: pyte
         lines = [record.getMessage() for record in caplog.records if record.name == "oncegate.operators"]
         assert lines == ["a log-in of an operator was refused: wrong or no token, from 127.0.0.1"] * MOST_LINES
         assert "a-guess" not in caplog.text
-        told = (await client.get("/_oncegate/metrics")).text
-        assert f"oncegate_logins_refused_total {MOST_LINES + 5}.0" in told
+        shown = (await client.get("/_oncegate/metrics")).text
+        assert f"oncegate_logins_refused_total {MOST_LINES + 5}.0" in shown
 
 
-async def test_a_record_tells_the_method_and_the_route() -> None:
+async def test_a_record_shows_the_method_and_the_route() -> None:
     routes = [{"path": "/orders/*", "methods": ["POST", "PUT"]}]
     async with Upstream(resetting_after()) as upstream, guarded(upstream.url, routes=routes) as client:
         for path, route in (("/orders/7", "/orders/*"), ("/payments", "*")):
             answer = await pay(client, "k-1", path=path, caller=path)
-            told = (await get(client, answer.json()["record"])).json()
-            assert (told["state"], told["method"], told["route"]) == ("unknown", "POST", route)
+            shown = (await get(client, answer.json()["record"])).json()
+            assert (shown["state"], shown["method"], shown["route"]) == ("unknown", "POST", route)

@@ -12,9 +12,9 @@ import uvloop
 
 from oncegate.app.factory import create_gateway
 from oncegate.app.serve import _Server, server_config
-from oncegate.app.server.accept import MOST, Acceptor
-from oncegate.app.server.socket import bind
+from oncegate.app.server.accept import MOST, Acceptor, bind
 from oncegate.app.settings.gateway import GatewaySettings
+from testing.waiting import until
 
 
 class Connection(asyncio.Protocol):
@@ -101,9 +101,7 @@ def test_without_a_free_descriptor_it_waits_until_there_is_one(
                 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
                 os.close(spare)
             assert Connection.made == 0
-            async with asyncio.timeout(60):
-                while Connection.made < 5:  # noqa: ASYNC110 - a number
-                    await asyncio.sleep(0.01)
+            await until(lambda: Connection.made >= 5)
             acceptor.stop()
 
     loop.run_until_complete(accept())
@@ -117,7 +115,7 @@ def test_the_gateway_accepts_so() -> None:
         settings = GatewaySettings(upstream="http://127.0.0.1:9")
         gateway = create_gateway(settings)
         sockets = bind("127.0.0.1", 0)
-        server = _Server(server_config(gateway), gateway, settings, parent=None, announce=None)
+        server = _Server(server_config(gateway), gateway, settings, announce=None)
         running = asyncio.create_task(server._serve(sockets))
         while not server.started:
             assert not running.done(), running.exception()

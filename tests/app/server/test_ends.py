@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from oncegate.app.server import connection as inbound
-from oncegate.app.server import lingering as inbound_lingering
+from oncegate.app.server import lingering
 from oncegate.app.server.connection import InboundConnection
 from oncegate.middleware.http.asgi import Receive, Scope, Send
-from testing.listening import GET, echo, head, piece, serving
+from testing.listening import GET, Heeding, echo, head, piece, serving
 from testing.served import served
 from testing.upstreams import OK, PATIENCE, Peer, Upstream
 from testing.waiting import until
@@ -90,18 +90,18 @@ async def test_a_server_that_stops_waits_for_nobody_who_has_only_begun() -> None
         (connection,) = await begun()
         connection.shutdown()
         assert connection.transport.is_closing()
-        assert not inbound_lingering._lingering
+        assert not lingering._lingering
 
 
 async def begun() -> list[InboundConnection]:
     """The connections of which half a head has been read."""
-    while True:
+
+    def found() -> list[InboundConnection]:
         # By the type: Django has objects that set themselves up when they are asked for their class.
         open_ones = [each for each in gc.get_objects() if issubclass(type(each), InboundConnection) and each.transport]
-        found = [each for each in open_ones if each._parser.in_head and not each.transport.is_closing()]
-        if found:
-            return found
-        await asyncio.sleep(0.01)
+        return [each for each in open_ones if each._parser.in_head and not each.transport.is_closing()]
+
+    return list(await until(found, "a connection with half a head"))
 
 
 async def test_a_request_that_has_only_begun_is_no_request_to_be_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +116,7 @@ async def test_a_request_that_has_only_begun_is_no_request_to_be_told_of(monkeyp
 async def test_what_is_taken_of_a_refused_request_is_bounded(
     monkeypatch: pytest.MonkeyPatch, name: str, value: float
 ) -> None:
-    monkeypatch.setattr(inbound_lingering, name, value)
+    monkeypatch.setattr(lingering, name, value)
     async with serving(echo) as (_, writer):
         writer.write(b"nonsense\r\n\r\n")
         with pytest.raises((ConnectionResetError, BrokenPipeError)):
@@ -124,35 +124,30 @@ async def test_what_is_taken_of_a_refused_request_is_bounded(
 
 
 async def test_who_sends_nothing_more_is_waited_for_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inbound_lingering, "PAUSE_SECONDS", 0.2)
+    monkeypatch.setattr(lingering, "PAUSE_SECONDS", 0.2)
     async with serving(echo) as (reader, writer):
         writer.write(b"nonsense\r\n\r\n")
         assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
-        await until(lambda: not inbound_lingering._lingering)
+        await until(lambda: not lingering._lingering)
 
 
 async def test_the_end_of_a_client_ends_the_waiting_at_once() -> None:
     async with serving(echo) as (reader, writer):
         writer.write(b"nonsense\r\n\r\n")
         await reader.read()
-        assert inbound_lingering._lingering
+        assert lingering._lingering
         writer.close()
-        await until(lambda: not inbound_lingering._lingering)
+        await until(lambda: not lingering._lingering)
 
 
 async def test_an_app_hears_that_its_request_is_refused_though_the_client_stays() -> None:
-    heard: list[str] = []
-
-    async def listening(scope: Scope, receive: Receive, send: Send) -> None:
-        while "http.disconnect" not in heard:
-            heard.append((await receive())["type"])
-
-    async with serving(listening) as (reader, writer):
+    app = Heeding()
+    async with serving(app) as (reader, writer):
         writer.write(HEAD + b"Transfer-Encoding: chunked\r\n\r\n1\r\na\r\n")
-        await until(lambda: heard)
+        await until(lambda: app.received)
         writer.write(b"nonsense\r\n")
         assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
-        await until(lambda: "http.disconnect" in heard)
+        await until(lambda: "http.disconnect" in app.received)
 
 
 async def filled(writer: asyncio.StreamWriter) -> None:
@@ -215,35 +210,30 @@ async def test_half_a_request_is_none_and_those_before_it_are_answered(rest: byt
         await asyncio.sleep(0.05)
         go_on.set()
         assert (await reader.read()).endswith(b"/one ")
-    heard: list[str] = []
-
-    async def listening(scope: Scope, receive: Receive, send: Send) -> None:
-        while "http.disconnect" not in heard:
-            heard.append((await receive())["type"])
-
+    app = Heeding()
     if rest:
-        async with serving(listening) as (reader, writer):
+        async with serving(app) as (reader, writer):
             writer.write(HEAD + rest)
             writer.write_eof()
             assert await reader.read() == b""
-        assert heard == ["http.request", "http.disconnect"]
+        assert app.received == ["http.request", "http.disconnect"]
 
 
 async def test_one_who_has_said_all_and_is_sent_nothing_counts_as_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inbound, "HALF_CLOSED_SECONDS", 0.2)
-    heard: list[str] = []
+    received: list[str] = []
 
     async def streaming(scope: Scope, receive: Receive, send: Send) -> None:
         await send(head())
         await send(piece(b"a", more=True))
-        while "http.disconnect" not in heard:
-            heard.append((await receive())["type"])
+        while "http.disconnect" not in received:
+            received.append((await receive())["type"])
 
     async with serving(streaming) as (reader, writer):
         writer.write(GET % b"")
         writer.write_eof()
         await reader.read()
-        await until(lambda: "http.disconnect" in heard)
+        await until(lambda: "http.disconnect" in received)
 
 
 async def test_an_attempt_outlives_a_client_that_has_said_all_and_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,13 +246,13 @@ async def test_an_attempt_outlives_a_client_that_has_said_all_and_left(monkeypat
         await peer.send(CREATED)
 
     async with Upstream(behave) as upstream, gateway_at(upstream.url) as (talk, _, port):
-        asked = keyed("k")
-        talk.writer.write(asked)
+        data = keyed("k")
+        talk.writer.write(data)
         talk.writer.write_eof()
         assert await asyncio.wait_for(talk.reader.read(), PATIENCE) == b""
         go_on.set()
         async with talking(port) as again:
-            answer = await again.ask(asked.replace(b"\r\n\r\n", b"\r\nprefer: wait=20\r\n\r\n", 1))
+            answer = await again.exchange(data.replace(b"\r\n\r\n", b"\r\nprefer: wait=20\r\n\r\n", 1))
         assert b"idempotent-replayed: true" in answer
         assert upstream.arrivals == 1
 

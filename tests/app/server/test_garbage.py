@@ -45,7 +45,7 @@ async def test_a_request_leaves_nothing_for_the_garbage_collector(redis_url: str
         settings = GatewaySettings(upstream=upstream.url, cache=redis_url, namespace=uuid4().hex, **LASTING)
         async with serving(create_gateway(settings)) as (reader, writer):
 
-            async def ask(number: int) -> bytes:
+            async def exchange(number: int) -> bytes:
                 key = {"pass-through": "", "first": f"Idempotency-Key: {number}\r\n"}.get(
                     kind, "Idempotency-Key: k\r\n"
                 )
@@ -56,9 +56,9 @@ async def test_a_request_leaves_nothing_for_the_garbage_collector(redis_url: str
                 await reader.readexactly(int(length))
                 return head
 
-            await ask(0)  # what is made once, or by the first
+            await exchange(0)  # what is made once, or by the first
             with collected() as found:
-                answers = [await ask(number) for number in range(1, REQUESTS + 1)]
+                answers = [await exchange(number) for number in range(1, REQUESTS + 1)]
             status = b"422" if kind == "mismatch" else b"201"
             assert all(answer.split()[1] == status for answer in answers)
             assert [type(one).__qualname__ for one in found] == []

@@ -10,7 +10,7 @@ import pytest
 from oncegate.app.server import connection as inbound
 from oncegate.app.server.connection import InboundConnection
 from oncegate.middleware.http.asgi import Receive, Scope, Send
-from testing.listening import CLOSE, GET, echo, head, piece, serving
+from testing.listening import CLOSE, GET, Heeding, echo, head, piece, serving
 
 pytestmark = pytest.mark.both_loops
 
@@ -82,9 +82,9 @@ async def test_a_connection_is_idle_once_its_client_has_taken_the_response(monke
         assert await reader.read() == b""
 
 
-@pytest.mark.parametrize("says_eof", [False, True])
+@pytest.mark.parametrize("sends_eof", [False, True])
 async def test_a_client_that_does_not_take_its_last_response_is_dropped(
-    monkeypatch: pytest.MonkeyPatch, says_eof: bool
+    monkeypatch: pytest.MonkeyPatch, sends_eof: bool
 ) -> None:
     monkeypatch.setattr(inbound, "STALL_SECONDS", 0.2)
     dropped = asyncio.Event()
@@ -97,8 +97,8 @@ async def test_a_client_that_does_not_take_its_last_response_is_dropped(
     monkeypatch.setattr(InboundConnection, "connection_lost", connection_lost)
     async with serving(large) as (_, writer):
         writer.transport.pause_reading()  # type: ignore[attr-defined]  # not in typeshed's class
-        writer.write(GET % b"" if says_eof else CLOSE)
-        if says_eof:
+        writer.write(GET % b"" if sends_eof else CLOSE)
+        if sends_eof:
             writer.write_eof()
         await dropped.wait()
 
@@ -116,25 +116,20 @@ async def test_an_upload_may_take_its_time_while_it_goes_on(monkeypatch: pytest.
 
 async def test_an_upload_that_does_not_go_on_is_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inbound, "STALL_SECONDS", 0.2)
-    heard: list[str] = []
-
-    async def listening(scope: Scope, receive: Receive, send: Send) -> None:
-        while "http.disconnect" not in heard:
-            heard.append((await receive())["type"])
-
-    async with serving(listening) as (reader, writer):
+    app = Heeding()
+    async with serving(app) as (reader, writer):
         writer.write(POST + b"content-length: 8\r\n\r\nhalf")
         assert await reader.read() == b""
-    assert heard == ["http.request", "http.disconnect"]
+    assert app.received == ["http.request", "http.disconnect"]
 
 
 async def test_an_upload_that_waits_for_us_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inbound, "STALL_SECONDS", 0.1)
+    monkeypatch.setattr(inbound, "STALL_SECONDS", 0.5)
 
     async def late(scope: Scope, receive: Receive, send: Send) -> None:
-        await asyncio.sleep(0.5)  # its client waits for us for longer than it may stand still
+        await asyncio.sleep(1.2)  # its client waits for us for longer than it may stand still
         monkeypatch.setattr(inbound, "STALL_SECONDS", 60.0)  # from its next look on: now we wait for the client
-        await asyncio.sleep(0.3)  # past the next look
+        await asyncio.sleep(0.8)  # past the next look
         await echo(scope, receive, send)
 
     async with serving(late) as (reader, writer):
@@ -172,8 +167,8 @@ async def test_a_client_that_was_not_told_to_go_on_can_only_begin_anew() -> None
     assert got.endswith(b"connection: close\r\n\r\n")
 
 
-@pytest.mark.parametrize(("version", "told"), [(b"1.0", 0), (b"1.1", 1)])
-async def test_only_a_client_that_knows_of_it_is_told_to_go_on(version: bytes, told: int) -> None:
+@pytest.mark.parametrize(("version", "continues"), [(b"1.0", 0), (b"1.1", 1)])
+async def test_only_a_client_that_knows_of_it_is_told_to_go_on(version: bytes, continues: int) -> None:
     async with serving(echo) as (reader, writer):
         writer.write(
             b"POST / HTTP/%b\r\nhost: a\r\nconnection: close\r\nexpect: 100-continue\r\ncontent-length: 1\r\n\r\n"
@@ -182,5 +177,5 @@ async def test_only_a_client_that_knows_of_it_is_told_to_go_on(version: bytes, t
         await asyncio.sleep(0.05)
         writer.write(b"a")
         got = await reader.read()
-    assert got.count(b"HTTP/1.1 100 Continue\r\n\r\n") == told
+    assert got.count(b"HTTP/1.1 100 Continue\r\n\r\n") == continues
     assert got.endswith(b"/ a")

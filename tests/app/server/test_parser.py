@@ -164,11 +164,11 @@ async def test_a_method_passes_however_what_is_around_it_was_cut(before: bytes, 
 
 
 async def test_a_method_passes_behind_an_offer_and_behind_what_looks_like_an_end() -> None:
-    looks = b"POST /a" + HOST + b"Content-Length: 11\r\n\r\n\r\n\r\nFOO /\r\n"
+    lookalike = b"POST /a" + HOST + b"Content-Length: 11\r\n\r\n\r\n\r\nFOO /\r\n"
     offered = b"POST /a" + HOST + OFFER + BODY
     chunked = b"POST /a" + HOST + b"Transfer-Encoding: chunked\r\n\r\n" + b"a\r\n\r\n\r\nFOO /x\r\n0\r\n\r\n"
     behind = b"FOO /b" + HOST + b"\r\n"
-    for before, body in ((looks, b"\r\n\r\nFOO /\r\n"), (offered, b"abc"), (chunked, b"\r\n\r\nFOO /x")):
+    for before, body in ((lookalike, b"\r\n\r\nFOO /\r\n"), (offered, b"abc"), (chunked, b"\r\n\r\nFOO /x")):
         await assert_always(before + behind, [("POST", "/a", body), ("FOO", "/b", b"")], [200, 200])
     requests = [("GET", "/plain", b""), ("POST", "/a", b"abc"), ("FOO", "/b", b"")]
     await assert_always(PLAIN + offered + behind, requests, [200] * 3)

@@ -22,7 +22,7 @@ async def test_one_caller_with_one_key_executes_once_however_its_fields_are_spac
             for after in BLANKS:
                 fields = b"Authorization:%bBearer x%b\r\nIdempotency-Key:%b k%b\r\n" % (before, after, before, after)
                 request = REQUEST.replace(b"Connection: close\r\n", b"") % fields
-                answers.append(await talk.ask(request))
+                answers.append(await talk.exchange(request))
         assert len(upstream.requests) == 1
         assert answers[0].endswith(b"{}")
         assert all(b"idempotent-replayed: true" in answer for answer in answers[1:])
@@ -50,9 +50,9 @@ async def test_no_field_goes_upstream_with_white_space_around_its_value() -> Non
 
 async def test_preferences_are_read_without_it() -> None:
     async with Upstream(answering(OK)) as upstream, served(upstream.url) as (client, _):
-        ask = REQUEST % b"Idempotency-Key: k\r\nIdempotency-Raise-On-Duplicate: ?1 \t\r\nPrefer: wait=1 \t\r\n"
-        assert (await raw(client, ask)).startswith(b"HTTP/1.1 200")
-        assert b'"code":"duplicate"' in await raw(client, ask)
+        data = REQUEST % b"Idempotency-Key: k\r\nIdempotency-Raise-On-Duplicate: ?1 \t\r\nPrefer: wait=1 \t\r\n"
+        assert (await raw(client, data)).startswith(b"HTTP/1.1 200")
+        assert b'"code":"duplicate"' in await raw(client, data)
 
 
 async def test_a_stored_response_has_none_either() -> None:

@@ -147,75 +147,51 @@ def test_the_admin_token_is_known_and_no_setting(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("variable", "value", "expected"),
     [
-        ("ONCEGATE_PRT", "1", "ONCEGATE_PRT (environment): unknown setting, did you mean ONCEGATE_PORT?; unset it"),
+        ("PRT", "1", "ONCEGATE_PRT (environment): unknown setting, did you mean ONCEGATE_PORT?; unset it"),
         (
-            "ONCEGATE_IDEMPOTENCY__TTLL",
+            "IDEMPOTENCY__TTLL",
             "1",
             "ONCEGATE_IDEMPOTENCY__TTLL (environment): unknown setting, did you mean ONCEGATE_IDEMPOTENCY__TTL?; unset it",
         ),
         (
-            "ONCEGATE_ROUTES__0__PATH",
+            "ROUTES__0__PATH",
             "/",
             "ONCEGATE_ROUTES__0__PATH (environment): unknown setting, did you mean ONCEGATE_ROUTES?; unset it",
         ),
-        ("ONCEGATE_PORT", "http", "port (environment): must be a valid integer"),
-        ("ONCEGATE_PORT", "70000", "port (environment): must be less than or equal to 65535"),
-        ("ONCEGATE_IDEMPOTENCY__SCOPE", "header:X", "scope (environment): a list or table is written as JSON"),
-        ("ONCEGATE_IDEMPOTENCY__ON_ERROR", "skip", "idempotency.on_error (environment): must be 'retry' or 'replay'"),
-        ("ONCEGATE_IDEMPOTENCY__LEASE", "1", "idempotency.lease (environment): 1 is below 1.5; it must be at least 3"),
-        ("ONCEGATE_IDEMPOTENCY__HEADER", "Content-Length", "idempotency.header (environment): Content-Length means"),
-        (
-            "ONCEGATE_IDEMPOTENCY__ALIASES",
-            '["X-Key", "authorization"]',
-            "idempotency.aliases (environment): authorization",
-        ),
-        ("ONCEGATE_IDEMPOTENCY__DOCS_URL", "a b", "idempotency.docs_url (environment): must be a URL of printable"),
-        ("ONCEGATE_WORKERS", "2", "workers (environment): memory:// is for one process; set workers = 1 or a shared"),
-        ("ONCEGATE_NAMESPACE", "a b", "namespace (environment): must match pattern"),
-        ("ONCEGATE_PREFIX", "x", "prefix (environment): must match pattern"),
-        ("ONCEGATE_PREFIX", "/", "prefix (environment): must match pattern"),
-        ("ONCEGATE_OPS_PORT", "8080", "ops_port (environment): is the same as port"),
-        (
-            "ONCEGATE_CACHE",
-            "redis+sentinel://a",
-            "cache (environment): redis+sentinel:// needs the name of the service",
-        ),
-        ("ONCEGATE_CACHE", "redis+cluster://a:1,b:x", "cache (environment): redis+cluster:// has a port that is not a"),
-        ("ONCEGATE_CACHE", "redis+cluster://a/2", "cache (environment): redis+cluster:// has no databases but 0"),
-        ("ONCEGATE_CACHE", "sqlite:///a", "cache (environment): must be a URL that starts with memory:// or redis://"),
-        (
-            "ONCEGATE_CACHE",
-            "memcached://a",
-            "cache (environment): must be a URL that starts with memory:// or redis://",
-        ),
-        ("ONCEGATE_CACHE", "memory://x", "cache (environment): memory:// takes nothing after it"),
-        ("ONCEGATE_CACHE", "memory://#x", "cache (environment): memory:// takes nothing after it"),
-        ("ONCEGATE_TRUSTED_PROXIES", '["x"]', 'trusted_proxies (environment): must be IP addresses or networks: ["10.'),
-        (
-            "ONCEGATE_ROUTES",
-            '[{"path":"/x","mode":"later"}]',
-            "routes.0.mode (environment): must be 'sync', 'async' or",
-        ),
-        ("ONCEGATE_ROUTES", '[{"path":"/x","mode":"either"}]', 'routes.0.mode (environment): "either" needs a Redis'),
-        ("ONCEGATE_ROUTES", '[{"path":"/x","stream":"a:b"}]', "routes.0.stream (environment): must match pattern"),
-        ("ONCEGATE_ROUTES", '[{"path":"/x","consumer":""}]', "routes.0.consumer (environment): must match pattern"),
-        ("ONCEGATE_STREAM_LIMIT", "0", "stream_limit (environment): must be greater than or equal to 1"),
-        (
-            "ONCEGATE_ROUTES",
-            '[{"path":"/x","ttll":1}]',
-            "routes.0.ttll (environment): unknown setting, did you mean ttl?",
-        ),
-        ("ONCEGATE_ROUTES", '[{"path":"/x","ttl":0}]', "routes.0.ttl (environment): must be greater than 0"),
-        ("ONCEGATE_ROUTES", '[{"path":"/x","lease":1}]', "routes.0.lease (environment): 1 is below 1.5"),
-        (
-            "ONCEGATE_ROUTES",
-            '[{"path":"/x","status":{"402":"ok"}}]',
-            "routes.0.status.402 (environment): must be 'success'",
-        ),
+        ("PORT", "http", "port (environment): must be a valid integer"),
+        ("PORT", "70000", "port (environment): must be less than or equal to 65535"),
+        ("IDEMPOTENCY__SCOPE", "header:X", "scope (environment): a list or table is written as JSON"),
+        ("IDEMPOTENCY__ON_ERROR", "skip", "idempotency.on_error (environment): must be 'retry' or 'replay'"),
+        ("IDEMPOTENCY__LEASE", "1", "idempotency.lease (environment): 1 is below 1.5; it must be at least 3"),
+        ("IDEMPOTENCY__HEADER", "Content-Length", "idempotency.header (environment): Content-Length means"),
+        ("IDEMPOTENCY__ALIASES", '["X-Key", "authorization"]', "idempotency.aliases (environment): authorization"),
+        ("IDEMPOTENCY__DOCS_URL", "a b", "idempotency.docs_url (environment): must be a URL of printable"),
+        ("WORKERS", "2", "workers (environment): memory:// is for one process; set workers = 1 or a shared"),
+        ("NAMESPACE", "a b", "namespace (environment): must match pattern"),
+        ("PREFIX", "x", "prefix (environment): must match pattern"),
+        ("PREFIX", "/", "prefix (environment): must match pattern"),
+        ("OPS_PORT", "8080", "ops_port (environment): is the same as port"),
+        ("CACHE", "redis+sentinel://a", "cache (environment): redis+sentinel:// needs the name of the service"),
+        ("CACHE", "redis+cluster://a:1,b:x", "cache (environment): redis+cluster:// has a port that is not a"),
+        ("CACHE", "redis+cluster://a/2", "cache (environment): redis+cluster:// has no databases but 0"),
+        ("CACHE", "sqlite:///a", "cache (environment): must be a URL that starts with memory:// or redis://"),
+        ("CACHE", "memcached://a", "cache (environment): must be a URL that starts with memory:// or redis://"),
+        ("CACHE", "memory://x", "cache (environment): memory:// takes nothing after it"),
+        ("CACHE", "memory://#x", "cache (environment): memory:// takes nothing after it"),
+        ("TRUSTED_PROXIES", '["x"]', 'trusted_proxies (environment): must be IP addresses or networks: ["10.'),
+        ("ROUTES", '[{"path":"/x","mode":"later"}]', "routes.0.mode (environment): must be 'sync', 'async' or"),
+        ("ROUTES", '[{"path":"/x","mode":"either"}]', 'routes.0.mode (environment): "either" needs a Redis'),
+        ("ROUTES", '[{"path":"/x","stream":"a:b"}]', "routes.0.stream (environment): must match pattern"),
+        ("ROUTES", '[{"path":"/x","consumer":""}]', "routes.0.consumer (environment): must match pattern"),
+        ("STREAM_LIMIT", "0", "stream_limit (environment): must be greater than or equal to 1"),
+        ("ROUTES", '[{"path":"/x","ttll":1}]', "routes.0.ttll (environment): unknown setting, did you mean ttl?"),
+        ("ROUTES", '[{"path":"/x","ttl":0}]', "routes.0.ttl (environment): must be greater than 0"),
+        ("ROUTES", '[{"path":"/x","lease":1}]', "routes.0.lease (environment): 1 is below 1.5"),
+        ("ROUTES", '[{"path":"/x","status":{"402":"ok"}}]', "routes.0.status.402 (environment): must be 'success'"),
     ],
 )
 def test_a_fault_in_the_environment(variable: str, value: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(variable, value)
+    monkeypatch.setenv(f"ONCEGATE_{variable}", value)
     assert fault(UPSTREAM).startswith(expected)
 
 
@@ -286,7 +262,7 @@ REDIS = {**UPSTREAM, "cache": "redis://127.0.0.1"}
 def test_an_asynchronous_route_needs_keys_and_says_so_in_one_line() -> None:
     line = fault({**REDIS, "routes": [{"path": "/x", "mode": "async"}]})
     assert line == (
-        'routes.0.mode (command line): "async" takes no command without a key, by which its copies are told; '
+        'routes.0.mode (command line): "async" takes no command without a key, by which its copies are known; '
         "set require_key = true or generate_key = true"
     )
     routes = [{"path": "/a", "mode": "async", "require_key": True}, {"path": "/b", "mode": "either"}]

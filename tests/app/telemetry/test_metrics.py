@@ -7,6 +7,7 @@ import asyncio
 import json
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from time import time
 from typing import Any
@@ -25,7 +26,8 @@ from oncegate.middleware.admission.observe import Observation
 from oncegate.prometheus import ConsumerMetrics, RelayMetrics
 from testing.served import served
 from testing.servers import RedisServer, free_port
-from testing.upstreams import OK, PATIENCE, Peer, Upstream, answering, resetting_after
+from testing.upstreams import OK, PATIENCE, Upstream, answering, resetting_after
+from testing.waiting import until
 
 DASHBOARD = Path(__file__).parents[3] / "docs/deploy/grafana.json"
 ROUTES = [{"path": "/warned/*", "on_mismatch": "warn"}]
@@ -47,6 +49,17 @@ def of(samples: Samples, name: str, **labels: str) -> float:
     return sum(value for (found, has), value in samples.items() if found == name and has >= set(labels.items()))
 
 
+async def until_scraped(client: httpx.AsyncClient, condition: Callable[[Samples], bool]) -> Samples:
+    """The first samples of which ``condition`` holds."""
+
+    async def found() -> Samples | None:
+        samples = await scrape(client)
+        return samples if condition(samples) else None
+
+    samples: Samples = await until(found)
+    return samples
+
+
 async def post(client: httpx.AsyncClient, key: str, path: str = "/payments", body: bytes = b"{}") -> int:
     headers = {"idempotency-key": key, "authorization": "Bearer secret-of-alice"}
     return (await client.post(path, content=body, headers=headers)).status_code
@@ -62,8 +75,8 @@ async def test_decisions_attempts_and_latencies_are_counted_by_route() -> None:
         await client.post("/payments")
         samples = await scrape(client)
     name = "oncegate_requests_total"
-    told = {labels: value for (found, labels), value in samples.items() if found == name and value}
-    assert told == {
+    counted = {labels: value for (found, labels), value in samples.items() if found == name and value}
+    assert counted == {
         frozenset({("route", route), ("method", "POST"), ("decision", decision)}): count
         for route, decision, count in [
             ("*", "first", 1),
@@ -169,29 +182,27 @@ async def test_the_dashboard_shows_what_gateways_consumers_and_relays_count() ->
         on_redis = (await client.get("/_oncegate/metrics")).text
     async with Upstream(answering(OK)) as upstream, served(upstream.url, sample_records=600) as (client, _):
         await post(client, "k-1")
-        async with asyncio.timeout(PATIENCE):
-            while ("oncegate_records", frozenset({("state", "unknown")})) not in await scrape(client):  # noqa: ASYNC110 - a number in a page
-                await asyncio.sleep(0.02)
+        await until_scraped(client, lambda samples: ("oncegate_records", frozenset({("state", "unknown")})) in samples)
         text = on_redis + (await client.get("/_oncegate/metrics")).text + counted_by_consumers_and_relays()
-    told: dict[str, set[str]] = {}
+    exposed: dict[str, set[str]] = {}
     for family in text_string_to_metric_families(text):
-        told.setdefault(f"{family.name}_total" if family.type == "counter" else family.name, set())
+        exposed.setdefault(f"{family.name}_total" if family.type == "counter" else family.name, set())
         for sample in family.samples:
-            told.setdefault(sample.name, set()).update(sample.labels)
+            exposed.setdefault(sample.name, set()).update(sample.labels)
     dashboard = json.loads(DASHBOARD.read_text())
-    asked = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
-    asked += [variable["query"] for variable in dashboard["templating"]["list"]]
-    assert len(asked) > 15
+    queries = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
+    queries += [variable["query"] for variable in dashboard["templating"]["list"]]
+    assert len(queries) > 15
     used = set()
-    for expression in asked:
+    for expression in queries:
         for name in re.findall(r"\boncegate_\w+", expression):
-            assert name in told, expression
+            assert name in exposed, expression
             used.add(re.sub(r"_(bucket|sum|count)$", "", name))
         (name, *_) = [*re.findall(r"\boncegate_\w+", expression), ""]
         for label in re.findall(r"by \(([^)]*)\)", expression) + re.findall(r"(\w+)=\"", expression):
-            assert {*label.split(", ")} <= told.get(name, set()) | {"le"}, expression
+            assert {*label.split(", ")} <= exposed.get(name, set()) | {"le"}, expression
     # And nothing that is told is looked at nowhere.
-    missing = {re.sub(r"_(bucket|sum|count|created)$", "", name) for name in told} - used
+    missing = {re.sub(r"_(bucket|sum|count|created)$", "", name) for name in exposed} - used
     assert missing == set()
 
 
@@ -281,10 +292,7 @@ async def test_unknown_records_of_the_cache_are_counted_where_that_is_wanted(red
             assert await post(client, f"k-{number}") == 502
         assert not [name for name, _ in await scrape(client) if name.startswith("oncegate_records")]
         async with served(upstream.url, sample_records=0.05, **shared) as (sampling, _):
-            async with asyncio.timeout(PATIENCE):
-                while of(await scrape(sampling), "oncegate_records", state="unknown") != 3:  # noqa: ASYNC110 - a number in a page
-                    await asyncio.sleep(0.02)
-            samples = await scrape(sampling)
+            samples = await until_scraped(sampling, lambda found: of(found, "oncegate_records", state="unknown") == 3)
     assert abs(of(samples, "oncegate_records_sampled_timestamp_seconds") - time()) < PATIENCE
 
 
@@ -304,12 +312,7 @@ def test_a_bucket_takes_what_does_not_exceed_its_bound(value: float) -> None:
 async def test_outcomes_that_wait_for_the_cache_are_counted() -> None:
     """A Redis that goes away while the upstream works, and comes back."""
     release = asyncio.Event()
-
-    async def slow(peer: Peer) -> None:
-        await peer.request()
-        await release.wait()
-        await peer.send(OK)
-
+    slow = answering(OK, after=release)
     with RedisServer(persist=True) as redis:
         async with Upstream(slow) as upstream, served(upstream.url, cache=redis.url, cache_timeout=10) as (client, _):
             first = asyncio.create_task(post(client, "k-1"))
@@ -320,9 +323,7 @@ async def test_outcomes_that_wait_for_the_cache_are_counted() -> None:
             assert await first == 200
             assert of(await scrape(client), "oncegate_outcomes_waiting") == 1
             redis.start()
-            async with asyncio.timeout(PATIENCE):
-                while of(await scrape(client), "oncegate_outcomes_waiting"):  # noqa: ASYNC110 - a number in a page
-                    await asyncio.sleep(0.02)
+            await until_scraped(client, lambda found: not of(found, "oncegate_outcomes_waiting"))
             assert await post(client, "k-1") == 200
             samples = await scrape(client)
     assert of(samples, "oncegate_requests_total", decision="replayed") == 1

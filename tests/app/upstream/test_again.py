@@ -4,18 +4,19 @@ Rules of docs/contract.md: R9.8.
 """
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 import pytest
 
 from oncegate.app.upstream.connection import UpstreamConnection
 from oncegate.app.upstream.forward import Forwarder
-from oncegate.middleware.http.extensions import SCOPE_EXTENSION, AttemptView
+from oncegate.middleware.http.asgi import SCOPE_EXTENSION, AttemptView
 from oncegate.middleware.outcome.errors import OutcomeUnknown
 from testing.asgi_client import Client
 from testing.upstreams import OK, Behaviour, Peer, Upstream, answering
 from tests.app.fast_path import gateway_at, keyed, request
+from tests.app.forwarding import forwarding
 
 pytestmark = pytest.mark.both_loops
 
@@ -49,12 +50,13 @@ def enforced(method: str) -> Client:
     return Client(method, extensions={SCOPE_EXTENSION: AttemptView(1, "r", None)})
 
 
-async def after_one(upstream: Upstream, **options: Any) -> Forwarder:
-    """A forwarder with an idle connection to the upstream."""
-    forwarder = Forwarder(upstream.url, keepalive=600, **options)
-    await Client().call(forwarder)
-    assert forwarder.upstream.idle == 1
-    return forwarder
+@asynccontextmanager
+async def after_one(*behaviours: Behaviour) -> AsyncIterator[tuple[Upstream, Forwarder]]:
+    """An upstream that behaves so behind its first answer, and a forwarder with an idle connection to it."""
+    async with forwarding(then(*behaviours), keepalive=600) as (upstream, forwarder):
+        await Client().call(forwarder)
+        assert forwarder.upstream.idle == 1
+        yield upstream, forwarder
 
 
 def then(*behaviours: Behaviour) -> list[Behaviour]:
@@ -97,13 +99,11 @@ BREAKS = [reset, close]
 @pytest.mark.interpreted
 @pytest.mark.parametrize("method", IDEMPOTENT)
 async def test_what_met_the_end_of_its_connection_is_sent_again(method: str, closes: Closes) -> None:
-    async with Upstream(then(close_in_silence, answering(OK))) as upstream:
-        forwarder = await after_one(upstream)
+    async with after_one(close_in_silence, answering(OK)) as (upstream, forwarder):
         closes(upstream.peers[0].end_silently)
         client = await Client(method, headers=[(b"content-length", b"3")], pieces=[b"abc"]).call(forwarder)
         assert (client.status, client.done, upstream.arrivals, upstream.connections) == (200, True, 2, 2)
         assert upstream.requests[1].body == b"abc"
-        await forwarder.close()
 
 
 @pytest.mark.interpreted
@@ -120,17 +120,16 @@ async def test_the_gateway_s_client_does_not_notice(
         Upstream(then(close_in_silence, answering(OK))) as upstream,
         gateway_at(upstream.url, fast_path=fast_path) as (talk, _, _),
     ):
-        await talk.ask(request("GET"))
+        await talk.exchange(request("GET"))
         closes(upstream.peers[0].end_silently)
-        assert (await talk.ask(data)).startswith(b"HTTP/1.1 " + status)
+        assert (await talk.exchange(data)).startswith(b"HTTP/1.1 " + status)
         assert (upstream.arrivals, upstream.connections) == ((2, 2) if status == b"200" else (1, 1))
 
 
 @pytest.mark.interpreted
 @pytest.mark.parametrize("method", ["POST", "GET"])
 async def test_of_what_met_the_end_nobody_knows_where_there_is_nobody_any_more(method: str, closes: Closes) -> None:
-    async with Upstream(then(close_in_silence)) as upstream:
-        forwarder = await after_one(upstream)
+    async with after_one(close_in_silence) as (upstream, forwarder):
 
         def end() -> None:
             upstream.stop()
@@ -139,7 +138,6 @@ async def test_of_what_met_the_end_nobody_knows_where_there_is_nobody_any_more(m
         closes(end)
         with pytest.raises(OutcomeUnknown):
             await Client(method).call(forwarder)
-        await forwarder.close()
 
 
 # Where it would
@@ -148,57 +146,46 @@ async def test_of_what_met_the_end_nobody_knows_where_there_is_nobody_any_more(m
 @pytest.mark.parametrize("broken", BREAKS)
 @pytest.mark.parametrize("method", IDEMPOTENT)
 async def test_an_idempotent_request_is_sent_again_once(method: str, broken: Behaviour) -> None:
-    async with Upstream(then(broken, answering(OK))) as upstream:
-        forwarder = await after_one(upstream)
+    async with after_one(broken, answering(OK)) as (upstream, forwarder):
         assert (await Client(method).call(forwarder)).status == 200
         assert (upstream.arrivals, upstream.connections) == (3, 2)
-        await forwarder.close()
-    async with Upstream(then(broken, broken)) as upstream:
-        forwarder = await after_one(upstream)
+    async with after_one(broken, broken) as (upstream, forwarder):
         with pytest.raises(OutcomeUnknown):
             await Client(method).call(forwarder)
         assert (upstream.arrivals, upstream.connections) == (3, 2)
-        await forwarder.close()
 
 
 @pytest.mark.parametrize("broken", BREAKS)
 @pytest.mark.parametrize(("method", "make"), [*((method, Client) for method in OTHERS), ("PUT", enforced)])
 async def test_what_was_read_is_not_sent_again(method: str, make: Callable[[str], Client], broken: Behaviour) -> None:
     """Under enforcement no attempt is, whatever its method: who asks for a key doesn't want to rely on that."""
-    async with Upstream(then(broken, answering(OK))) as upstream:
-        forwarder = await after_one(upstream)
+    async with after_one(broken, answering(OK)) as (upstream, forwarder):
         with pytest.raises(OutcomeUnknown):
             await make(method).call(forwarder)
         assert (upstream.arrivals, upstream.connections) == (2, 1)
-        await forwarder.close()
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
 async def test_nothing_is_sent_again_once_a_response_has_begun(method: str) -> None:
-    async with Upstream(then(begin, answering(OK))) as upstream:
-        forwarder = await after_one(upstream)
+    async with after_one(begin, answering(OK)) as (upstream, forwarder):
         with pytest.raises(OutcomeUnknown):
             await Client(method).call(forwarder)
         assert (upstream.arrivals, upstream.connections) == (2, 1)
-        await forwarder.close()
 
 
 @pytest.mark.parametrize("broken", BREAKS)
 async def test_nothing_is_sent_again_from_a_new_connection(broken: Behaviour) -> None:
-    async with Upstream(broken) as upstream:
-        forwarder = Forwarder(upstream.url)
+    async with forwarding(broken) as (upstream, forwarder):
         with pytest.raises(OutcomeUnknown):
             await Client().call(forwarder)
         assert upstream.arrivals == 1
 
 
 async def test_a_body_that_is_not_at_hand_any_more_is_not_sent_again() -> None:
-    async with Upstream(then(close, answering(OK))) as upstream:
-        forwarder = await after_one(upstream)
+    async with after_one(close, answering(OK)) as (upstream, forwarder):
         with pytest.raises(OutcomeUnknown):
             await Client("PUT", pieces=[b"a", b"b"]).call(forwarder)
         assert (upstream.arrivals, upstream.connections) == (2, 1)
-        await forwarder.close()
 
 
 @pytest.mark.interpreted
@@ -212,8 +199,7 @@ async def test_an_upstream_that_has_closed_its_own_side_alone_may_read_on(
         await peer.request()
         await peer.hang()
 
-    async with Upstream(then(reading, answering(OK))) as upstream:
-        forwarder = await after_one(upstream)
+    async with after_one(reading, answering(OK)) as (upstream, forwarder):
         closes(upstream.peers[0].writer.write_eof)
         client = Client(method)
         if method == "GET":
@@ -233,10 +219,8 @@ async def test_what_was_read_after_the_upstream_s_end_is_not_sent_again(
     method: str, make: Callable[[str], Client], closes: Closes
 ) -> None:
     """Its FIN came before the request, and a reset comes after it: in between it has read the request, perhaps acted upon it."""
-    async with Upstream(then(reset, answering(OK))) as upstream:
-        forwarder = await after_one(upstream)
+    async with after_one(reset, answering(OK)) as (upstream, forwarder):
         closes(upstream.peers[0].writer.write_eof)
         with pytest.raises(OutcomeUnknown):
             await make(method).call(forwarder)
         assert upstream.connections == 1
-        await forwarder.close()

@@ -14,12 +14,13 @@ import trustme
 import uvloop
 
 from oncegate.app.upstream.forward import Forwarder
-from oncegate.middleware.http.extensions import SCOPE_EXTENSION, AttemptView
+from oncegate.middleware.http.asgi import SCOPE_EXTENSION, AttemptView
 from oncegate.middleware.outcome.errors import NoAnswerInTime, NotProcessed, OutcomeUnknown
 from testing.asgi_client import Client
 from testing.servers import free_port
 from testing.upstreams import OK, PATIENCE, Peer, Upstream, answering, closing_after, hanging, resetting_after
 from testing.waiting import until
+from tests.app.forwarding import forwarding
 
 pytestmark = pytest.mark.both_loops
 
@@ -79,10 +80,8 @@ async def test_the_next_address_is_tried(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 async def test_a_probe_says_whether_a_connection_can_be_opened() -> None:
-    async with Upstream(answering(OK)) as upstream:
-        forwarder = Forwarder(upstream.url)
+    async with forwarding(answering(OK)) as (_, forwarder):
         await forwarder.probe()
-        await forwarder.close()
     with pytest.raises(NotProcessed):
         await forwarder.probe()
 
@@ -221,8 +220,7 @@ async def test_an_enforced_attempt_has_no_time_limit_here() -> None:
 
 @pytest.mark.parametrize("make", [Client, enforced], ids=["passing through", "enforced"])
 async def test_cancelling_ends_the_upstreams_connection(make: Callable[[], Client]) -> None:
-    async with Upstream(hanging) as upstream:
-        forwarder = Forwarder(upstream.url)
+    async with forwarding(hanging) as (upstream, forwarder):
         task = asyncio.create_task(make().call(forwarder))
         await upstream.received(1)
         task.cancel()
@@ -270,34 +268,30 @@ async def test_an_attempt_that_is_no_longer_ours_sends_nothing_and_keeps_the_con
     async def confirm() -> None:
         raise NotProcessed("taken over")
 
-    async with Upstream(answering(OK)) as upstream:
-        forwarder = Forwarder(upstream.url, keepalive=600)
+    async with forwarding(answering(OK), keepalive=600) as (upstream, forwarder):
         with pytest.raises(NotProcessed, match="taken over"):
             await enforced(confirm).call(forwarder)
         assert upstream.heads == []
         assert (await enforced().call(forwarder)).body == b"ok"
         assert upstream.connections == 1
-        await forwarder.close()
 
 
 async def test_a_connection_that_goes_stale_while_confirming_costs_nothing() -> None:
     async def once(peer: Peer) -> None:
         await peer.request()
         await peer.send(OK)
-        await told.wait()
+        await may_close.wait()
 
-    told, confirmed = asyncio.Event(), 0
-    async with Upstream([once, answering(OK)]) as upstream:
-        forwarder = Forwarder(upstream.url, keepalive=600)
+    may_close, confirmed = asyncio.Event(), 0
+    async with forwarding([once, answering(OK)], keepalive=600) as (upstream, forwarder):
         await Client().call(forwarder)
 
         async def confirm() -> None:
             nonlocal confirmed
             confirmed += 1
             if confirmed == 1:
-                told.set()
+                may_close.set()
                 await upstream.peers[0].writer.wait_closed()
 
         assert (await enforced(confirm).call(forwarder)).body == b"ok"
         assert (confirmed, upstream.connections) == (2, 2)
-        await forwarder.close()

@@ -12,6 +12,7 @@ import pytest
 from oncegate.app.upstream.forward import Forwarder
 from testing.asgi_client import Client
 from testing.upstreams import OK, Request, Upstream, answering, closing_after, in_pieces
+from tests.app.forwarding import forwarding
 
 pytestmark = pytest.mark.both_loops
 
@@ -132,12 +133,11 @@ async def test_no_other_spelling_of_a_field_that_the_configuration_reads_passes(
 
 async def test_via_can_be_left_out_both_ways() -> None:
     given = [(b"via", b"1.0 other")]
-    async with Upstream(answering(OK, OK.replace(b"\r\n\r\n", b"\r\nvia: 1.0 theirs\r\n\r\n"))) as upstream:
-        forwarder = Forwarder(upstream.url, via=False)
+    behaviour = answering(OK, OK.replace(b"\r\n\r\n", b"\r\nvia: 1.0 theirs\r\n\r\n"))
+    async with forwarding(behaviour, via=False) as (upstream, forwarder):
         answers = [await Client(headers=headers).call(forwarder) for headers in ([], given)]
         assert [answer.values(b"via") for answer in answers] == [[], [b"1.0 theirs"]]
         assert [request.values("via") for request in upstream.requests] == [[], ["1.0 other"]]
-        await forwarder.close()
 
 
 async def test_via_is_added_behind_what_was_there() -> None:
@@ -167,13 +167,13 @@ async def test_what_an_untrusted_peer_says_of_its_client_is_replaced() -> None:
     assert request.value("x-forwarded-port") is None
 
 
-SAID = ["For", "User", "Email", "Groups", "Preferred-Username", "Client-Cert", "Tls-Client-Cert-Info", "Uri", "Method"]
-SAID += ["Access-Token", "Path", "Original-Host", "Anything-That-Comes", ""]
+PARTS = ["For", "User", "Email", "Groups", "Preferred-Username", "Client-Cert", "Tls-Client-Cert-Info", "Uri", "Method"]
+PARTS += ["Access-Token", "Path", "Original-Host", "Anything-That-Comes", ""]
 
 
 @pytest.mark.parametrize("spelling", ["x-forwarded-", "x_forwarded_", "x-forwarded_", "x_forwarded-", "x.forwarded."])
 async def test_nothing_that_an_untrusted_peer_says_under_such_a_name_passes(spelling: str) -> None:
-    names = [(spelling + part.lower()).rstrip("-_.").encode() for part in SAID]
+    names = [(spelling + part.lower()).rstrip("-_.").encode() for part in PARTS]
     headers = [*((name, b"forged") for name in names), (b"forwarded", b"for=forged"), (b"x_real-ip", b"forged")]
     kept = [(b"x-forward", b"1"), (b"not-x-forwarded-for", b"2"), (b"link", b"forwarded"), (b"x-forwardedly", b"3")]
     request = await sent(Client(headers=headers + kept))
@@ -189,7 +189,7 @@ async def test_nothing_that_an_untrusted_peer_says_under_such_a_name_passes(spel
 
 
 async def test_all_that_a_trusted_peer_says_passes() -> None:
-    names = [f"x-forwarded-{part.lower()}" for part in SAID if part not in ("", "For")]
+    names = [f"x-forwarded-{part.lower()}" for part in PARTS if part not in ("", "For")]
     headers = [(name.encode(), b"said") for name in names]
     request = await sent(Client(headers=headers), trusted_proxies=["192.0.2.7"])
     assert [name for name, value in request.fields if value == "said"] == names
@@ -200,9 +200,8 @@ async def test_no_line_break_hides_in_what_is_said_of_a_client(trusted: list[str
     client = Client(
         headers=[(b"x-forwarded-proto", b"https\nx: 1"), (b"x-forwarded-user", b"a\rb"), (b"x-real-ip", b"\0")]
     )
-    async with Upstream(answering(OK)) as upstream:
-        await client.call(forwarder := Forwarder(upstream.url, trusted_proxies=trusted))
-        await forwarder.close()
+    async with forwarding(answering(OK), trusted_proxies=trusted) as (upstream, forwarder):
+        await client.call(forwarder)
         assert client.status == 400
         assert upstream.requests == []
 
@@ -259,34 +258,29 @@ async def test_the_upstreams_date_is_kept_and_a_missing_one_added() -> None:
 
 async def test_a_head_response_has_its_length_and_no_body_and_its_connection_is_used_again() -> None:
     head = b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\n"
-    async with Upstream(answering(head, OK, head, OK)) as upstream:
-        forwarder = Forwarder(upstream.url, keepalive=600)
+    async with forwarding(answering(head, OK, head, OK), keepalive=600) as (upstream, forwarder):
         for method, length, body in [("HEAD", b"1000", b""), ("GET", b"2", b"ok")] * 2:
             client = await Client(method).call(forwarder)
             assert (client.values(b"content-length"), client.body, client.done) == ([length], body, True)
         assert upstream.connections == 1
-        await forwarder.close()
 
 
 @pytest.mark.parametrize("head", [b"transfer-encoding: chunked\r\n", b""])
 async def test_a_head_response_without_a_length_is_complete_at_once(head: bytes) -> None:
-    async with Upstream(answering(b"HTTP/1.1 200 OK\r\n" + head + b"\r\n")) as upstream:
-        forwarder = Forwarder(upstream.url)
+    async with forwarding(answering(b"HTTP/1.1 200 OK\r\n" + head + b"\r\n")) as (_, forwarder):
         client = await Client("HEAD").call(forwarder)
         assert (client.status, client.body, client.done) == (200, b"", True)
-        await forwarder.close()
 
 
 @pytest.mark.parametrize("status", [b"204 No Content", b"304 Not Modified"])
 @pytest.mark.parametrize("length", [b"", b"content-length: 7\r\n"])
 async def test_a_status_without_content_has_none_whatever_its_length_says(status: bytes, length: bytes) -> None:
-    async with Upstream(answering(b"HTTP/1.1 " + status + b"\r\n" + length + b"\r\n", OK)) as upstream:
-        forwarder = Forwarder(upstream.url, keepalive=600)
+    behaviour = answering(b"HTTP/1.1 " + status + b"\r\n" + length + b"\r\n", OK)
+    async with forwarding(behaviour, keepalive=600) as (upstream, forwarder):
         client = await Client().call(forwarder)
         assert (client.status, client.body, client.values(b"content-length")) == (int(status[:3]), b"", [])
         assert (await Client().call(forwarder)).body == b"ok"
         assert upstream.connections == 1
-        await forwarder.close()
 
 
 @pytest.mark.parametrize(("method", "status"), [("HEAD", b"200 OK"), ("GET", b"204 No Content"), ("GET", b"304 Same")])
@@ -294,21 +288,17 @@ async def test_a_body_behind_a_response_without_content_is_dropped_with_its_conn
     method: str, status: bytes
 ) -> None:
     head = b"HTTP/1.1 " + status + b"\r\ncontent-length: 2\r\n\r\n"
-    async with Upstream(answering(head + b"ab")) as upstream:
-        forwarder = Forwarder(upstream.url, keepalive=600)
+    async with forwarding(answering(head + b"ab"), keepalive=600) as (_, forwarder):
         client = await Client(method).call(forwarder)
         assert (client.status, client.body, client.done) == (int(status[:3]), b"", True)
         assert forwarder.upstream.idle == 0
-        await forwarder.close()
 
 
 async def test_a_method_may_be_any_token() -> None:
-    async with Upstream(answering(OK)) as upstream:
-        forwarder = Forwarder(upstream.url)
+    async with forwarding(answering(OK)) as (upstream, forwarder):
         for method in ("FOO", "VERSION-CONTROL", "get", "!#$%&'*+.^_`|~0"):
             assert (await Client(method).call(forwarder)).body == b"ok"
             assert upstream.requests[-1].line.startswith(f"{method} / ")
-        await forwarder.close()
 
 
 async def test_interim_responses_are_passed_over() -> None:
@@ -338,9 +328,8 @@ async def test_each_way_to_frame_a_body(answer: bytes) -> None:
 
 async def test_a_unix_socket_is_an_upstream(tmp_path: Path) -> None:
     async with Upstream(answering(OK), path=tmp_path / "app.sock") as upstream:
-        forwarder = Forwarder(upstream.url)
         client = Client(path=b"/x")
         client.scope["headers"] = []
-        await client.call(forwarder)
+        await client.call(forwarder := Forwarder(upstream.url))
         assert (client.body, upstream.requests[0].value("host")) == (b"ok", "localhost")
         await forwarder.close()

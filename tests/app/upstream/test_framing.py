@@ -16,6 +16,7 @@ from oncegate.app.upstream.response import MAX_FIELDS, MAX_HEAD_BYTES, ResponseR
 from oncegate.middleware.outcome.errors import OutcomeUnknown
 from testing.asgi_client import HOST, Client
 from testing.upstreams import OK, PATIENCE, Behaviour, Peer, Upstream, answering, closing_after
+from tests.app.forwarding import forwarding
 
 pytestmark = pytest.mark.both_loops
 
@@ -160,8 +161,7 @@ MALFORMED = {
 
 @pytest.mark.parametrize("name", MALFORMED)
 async def test_a_malformed_response_is_an_unknown_outcome_and_reaches_nobody(name: str) -> None:
-    async with Upstream(closing_after(MALFORMED[name])) as upstream:
-        forwarder = Forwarder(upstream.url)
+    async with forwarding(closing_after(MALFORMED[name])) as (_, forwarder):
         client = Client()
         with pytest.raises(OutcomeUnknown) as raised:
             await client.call(forwarder)
@@ -198,8 +198,7 @@ CUT_OFF = {
 async def test_a_response_that_breaks_off_never_ends_cleanly(name: str) -> None:
     split = CUT_OFF[name].index(b"abc") + 3
     client = Client()
-    async with Upstream(begun(client, CUT_OFF[name][:split], CUT_OFF[name][split:])) as upstream:
-        forwarder = Forwarder(upstream.url)
+    async with forwarding(begun(client, CUT_OFF[name][:split], CUT_OFF[name][split:])) as (_, forwarder):
         with pytest.raises(OutcomeUnknown):
             await client.call(forwarder)
         assert (client.status, client.done, forwarder.upstream.idle) == (200, False, 0)
@@ -208,13 +207,11 @@ async def test_a_response_that_breaks_off_never_ends_cleanly(name: str) -> None:
 
 async def test_bytes_behind_a_response_that_was_begun_cost_the_connection_only() -> None:
     client = Client()
-    async with Upstream([begun(client, head(TWO) + b"a", b"bx"), answering(OK)]) as upstream:
-        forwarder = Forwarder(upstream.url)
+    async with forwarding([begun(client, head(TWO) + b"a", b"bx"), answering(OK)]) as (upstream, forwarder):
         await client.call(forwarder)
         assert (client.body, client.done) == (b"ab", True)
         assert (await Client().call(forwarder)).body == b"ok"
         assert upstream.connections == 2
-        await forwarder.close()
 
 
 # However it is cut into pieces
@@ -277,8 +274,7 @@ PARTS = st.sampled_from(HEADS + FIELDS + REST)
 @given(pieces=st.lists(PARTS | st.binary(max_size=20), max_size=12), method=st.sampled_from(["GET", "HEAD", "POST"]))
 def test_whatever_the_upstream_says_is_a_response_or_an_unknown_outcome(pieces: list[bytes], method: str) -> None:
     async def run() -> None:
-        async with Upstream(closing_after(b"".join(pieces))) as upstream:
-            forwarder = Forwarder(upstream.url)
+        async with forwarding(closing_after(b"".join(pieces))) as (_, forwarder):
             client = Client(method)
             try:
                 await asyncio.wait_for(client.call(forwarder), PATIENCE)
@@ -287,6 +283,5 @@ def test_whatever_the_upstream_says_is_a_response_or_an_unknown_outcome(pieces: 
             else:
                 assert client.done
                 assert 200 <= client.status <= 599
-            await forwarder.close()
 
     asyncio.run(run())

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from oncegate.app.upstream.response import ResponseReader
 from testing.upstreams import OK
+from tests.builds.http import PROPERTIES
 
-_TOLD = ("status", "headers", "has_date", "complete", "failure", "surplus", "persistent", "idle_timeout", "buffered")
 NEXT = [
     OK,
     b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
@@ -58,7 +58,7 @@ def heads(lines: list[bytes]) -> st.SearchStrategy[bytes]:
 
 
 def state(reader: ResponseReader) -> list[object]:
-    return [*(getattr(reader, name) for name in _TOLD), reader.take()]
+    return [*(getattr(reader, name) for name in PROPERTIES), reader.take()]
 
 
 def fed(reader: ResponseReader, raw: bytes, cuts: list[int]) -> None:

@@ -1,18 +1,15 @@
 """The forwarder behind the real server: what the server makes of its messages, seen from a client's socket."""
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-import uvicorn
 
-from oncegate.app.server.connection import InboundConnection
 from oncegate.app.upstream import outgoing
-from oncegate.app.upstream.forward import Forwarder
-from testing.running import running
-from testing.upstreams import OK, PATIENCE, Behaviour, Peer, Upstream, answering
+from testing.listening import listening
+from testing.upstreams import OK, PATIENCE, Behaviour, Peer, Upstream, answering, reset
+from tests.app.forwarding import forwarding
 
 pytestmark = pytest.mark.both_loops
 
@@ -20,15 +17,11 @@ pytestmark = pytest.mark.both_loops
 @asynccontextmanager
 async def gateway(behave: Behaviour) -> AsyncIterator[tuple[int, Upstream]]:
     """The port of a server that forwards to an upstream of that behaviour."""
-    async with Upstream(behave) as upstream:
-        forwarder = Forwarder(upstream.url)
-        config = uvicorn.Config(forwarder, lifespan="off", log_config=None, http=InboundConnection, server_header=False)
-        config.load()
-        with socket.socket() as listener:
-            listener.bind(("127.0.0.1", 0))
-            async with running(config, [listener]):
-                yield listener.getsockname()[1], upstream
-        await forwarder.close()
+    async with (
+        forwarding(behave, response_timeout=10 * PATIENCE) as (upstream, forwarder),
+        listening(forwarder) as (_, port),
+    ):
+        yield port, upstream
 
 
 async def exchanged(port: int, *pieces: bytes) -> bytes:
@@ -73,10 +66,8 @@ async def test_a_response_without_a_body_ends_with_its_head(method: str, answer:
 
 
 async def test_chunks_become_chunks_again() -> None:
-    async with gateway(answering(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n")) as (
-        port,
-        _,
-    ):
+    answer = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"
+    async with gateway(answering(answer)) as (port, _):
         got = await exchanged(port, b"GET / HTTP/1.1\r\n" + CLOSE)
         assert got.endswith(b"\r\n\r\n3\r\nabc\r\n0\r\n\r\n")
 
@@ -125,5 +116,5 @@ async def test_a_client_that_goes_away_ends_what_is_done_for_it(upload: bool, mo
         _, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(request)
         await asyncio.wait_for(arrived.wait(), PATIENCE)
-        writer.close()
+        reset(writer)  # one who only says no more may wait for the answer
         await upstream.gone()

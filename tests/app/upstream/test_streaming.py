@@ -11,10 +11,11 @@ import pytest
 from oncegate.app.upstream import outgoing
 from oncegate.app.upstream.connection import HIGH_WATER
 from oncegate.app.upstream.forward import Forwarder
-from oncegate.middleware.http.extensions import SCOPE_EXTENSION, AttemptView
+from oncegate.middleware.http.asgi import SCOPE_EXTENSION, AttemptView
 from oncegate.middleware.outcome.errors import NoAnswerInTime, OutcomeUnknown
 from testing.asgi_client import Client
 from testing.upstreams import OK, PATIENCE, Behaviour, Peer, Upstream, answering
+from tests.app.forwarding import forwarding
 
 pytestmark = pytest.mark.both_loops
 
@@ -32,8 +33,7 @@ def post(*pieces: bytes | asyncio.Event | None, length: int | None = None) -> Cl
 
 @pytest.mark.parametrize("length", [None, 9])
 async def test_an_upload_in_pieces_arrives_whole(length: int | None) -> None:
-    async with Upstream(answering(OK)) as upstream:
-        forwarder = Forwarder(upstream.url, keepalive=600)
+    async with forwarding(answering(OK), keepalive=600) as (upstream, forwarder):
         for _ in range(2):
             client = await post(b"abc", b"", b"\0\r\n", b"xyz", b"", length=length).call(forwarder)
             assert client.body == b"ok"
@@ -42,7 +42,6 @@ async def test_an_upload_in_pieces_arrives_whole(length: int | None) -> None:
         request = upstream.requests[0]
         assert request.value("transfer-encoding") == ("chunked" if length is None else None)
         assert request.value("content-length") == (None if length is None else "9")
-        await forwarder.close()
 
 
 async def test_the_first_piece_goes_out_before_the_second_has_come() -> None:
@@ -54,19 +53,15 @@ async def test_the_first_piece_goes_out_before_the_second_has_come() -> None:
         await peer.hang()
 
     second = asyncio.Event()
-    async with Upstream(reading) as upstream:
-        forwarder = Forwarder(upstream.url)
+    async with forwarding(reading) as (_, forwarder):
         assert (await asyncio.wait_for(post(b"abc", second, b"def").call(forwarder), PATIENCE)).done
-        await forwarder.close()
 
 
 async def test_a_whole_body_that_came_in_chunks_goes_out_with_a_length() -> None:
-    async with Upstream(answering(OK)) as upstream:
-        forwarder = Forwarder(upstream.url)
+    async with forwarding(answering(OK)) as (upstream, forwarder):
         await post(b"abc").call(forwarder)
         assert upstream.requests[0].values("content-length") == ["3"]
         assert upstream.requests[0].values("transfer-encoding") == []
-        await forwarder.close()
 
 
 class Endless:
@@ -123,8 +118,7 @@ async def test_an_upstream_that_takes_no_more_of_a_body_is_given_up() -> None:
 
 
 async def test_a_client_that_leaves_in_the_middle_of_its_upload_leaves_half_a_request() -> None:
-    async with Upstream(answering(OK)) as upstream:
-        forwarder = Forwarder(upstream.url)
+    async with forwarding(answering(OK)) as (upstream, forwarder):
         client = await post(b"abc", None).call(forwarder)
         await upstream.gone()
         assert (client.messages, upstream.arrivals, forwarder.upstream.idle) == ([], 0, 0)
@@ -369,10 +363,8 @@ async def test_an_enforced_attempt_is_not_watched(monkeypatch: pytest.MonkeyPatc
 
 async def test_nothing_is_left_behind_by_many_exchanges() -> None:
     before = asyncio.all_tasks()
-    async with Upstream(answering(OK)) as upstream:
-        forwarder = Forwarder(upstream.url)
+    async with forwarding(answering(OK)) as (_, forwarder):
         for _ in range(20):
             await asyncio.gather(*(post(b"a", b"b").call(forwarder) for _ in range(5)), Client().call(forwarder))
-        await forwarder.close()
     await asyncio.sleep(0)
     assert asyncio.all_tasks() == before

@@ -7,9 +7,9 @@ Rules of docs/contract.md: R5.25.
 """
 
 import asyncio
-import logging
 import os
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -17,13 +17,13 @@ import pytest
 from oncegate.cache.errors import CacheUnavailable
 from oncegate.cache.record import Claim, ClaimRequest, Record, State
 from oncegate.cache.redis.connection.connect import Peer
-from oncegate.cache.redis.connection.pipe import Link
+from oncegate.cache.redis.connection.pipe import PipelinedConnection
 from oncegate.cache.redis.connection.server import Session
 from oncegate.cache.redis.connection.withdrawal import Elsewhere
 from oncegate.cache.redis.store import RedisCache
 from testing.servers import RedisServer
 from testing.waiting import until
-from tests.cache.inside import session_of, timed, withdrawals_of
+from tests.cache.inside import cached, session_of, timed, withdrawals_of
 from tests.cache.proxy import Proxy
 
 PRINT = b"p" * 16
@@ -34,11 +34,43 @@ def claim(cache: RedisCache, key: str, **more: Any) -> "asyncio.Task[Claim]":
     return asyncio.ensure_future(cache.claim(key, ClaimRequest(token, PRINT, 60_000, 60_000), **more))
 
 
-async def connected(url: str) -> RedisCache:
+async def opened(url: str) -> RedisCache:
     """Calls are answered in time, however slow the machine is, unless they are given less time."""
     cache = RedisCache.from_url(url, timeout=30)
     await cache.get("nothing")
     return cache
+
+
+@asynccontextmanager
+async def connected() -> AsyncIterator[tuple[RedisServer, RedisCache]]:
+    async with cached() as (server, cache):
+        await cache.get("nothing")
+        yield server, cache
+
+
+@asynccontextmanager
+async def proxied(**options: Any) -> AsyncIterator[tuple[RedisServer, Proxy, RedisCache]]:
+    with RedisServer(**options) as server:
+        async with Proxy(server.port) as proxy:
+            cache = await opened(proxy.url)
+            yield server, proxy, cache
+            await cache.close()
+
+
+async def lost(server: RedisServer, proxy: Proxy, cache: RedisCache) -> "asyncio.Task[Claim]":
+    """A claim on ``k`` that was made, and whose reply will not come."""
+    proxy.swallow_replies()
+    pending = claim(cache, "k")
+    await until(lambda: server.command("EXISTS", "k"))
+    return pending
+
+
+async def overdue(server: RedisServer, cache: RedisCache, **more: Any) -> None:
+    """A claim on ``k`` whose time was over before its reply came, which is on its way now."""
+    server.pause()
+    with pytest.raises(CacheUnavailable, match="in time"), timed(cache):
+        await claim(cache, "k", **more)
+    server.resume()
 
 
 def withdrawn(server: RedisServer, key: str) -> bool:
@@ -47,19 +79,13 @@ def withdrawn(server: RedisServer, key: str) -> bool:
 
 
 async def test_a_claim_that_is_won_after_its_time_out_is_withdrawn() -> None:
-    with RedisServer() as server:
-        cache = await connected(server.url)
-        server.pause()
-        with pytest.raises(CacheUnavailable, match="in time"), timed(cache):
-            await claim(cache, "k")
-        server.resume()
+    async with connected() as (server, cache):
+        await overdue(server, cache)
         await until(lambda: withdrawn(server, "k"))
-        await cache.close()
 
 
 async def test_a_claim_that_is_won_after_its_caller_was_cancelled_is_withdrawn() -> None:
-    with RedisServer() as server:
-        cache = await connected(server.url)
+    async with connected() as (server, cache):
         server.pause()
         with timed(cache):
             claims = [claim(cache, f"k{number}") for number in range(5)]
@@ -73,37 +99,30 @@ async def test_a_claim_that_is_won_after_its_caller_was_cancelled_is_withdrawn()
         assert [server.command("EXISTS", f"k{number}") for number in range(5)] == [0] * 5
         won = await claim(cache, "k0")
         assert (won.won, won.record.attempt) == (True, 1)
-        await cache.close()
 
 
 async def test_a_claim_answered_and_cancelled_in_the_same_tick_is_withdrawn() -> None:
-    with RedisServer() as server:
-        cache = await connected(server.url)
-        link = session_of(cache).claims.link
-        assert link is not None
-        receive = link.data_received
+    async with connected() as (server, cache):
+        pipeline = session_of(cache).claims.pipeline
+        assert pipeline is not None
+        receive = pipeline.data_received
 
         def receive_and_cancel(data: bytes) -> None:
             receive(data)
             task.cancel()
 
-        link.data_received = receive_and_cancel  # type: ignore[method-assign]  # the test stands in the way
+        pipeline.data_received = receive_and_cancel  # type: ignore[method-assign]  # the test stands in the way
         task = claim(cache, "k")
         with pytest.raises(asyncio.CancelledError):
             await task
         await until(lambda: withdrawn(server, "k"))
-        await cache.close()
 
 
 async def test_a_claim_that_is_won_late_goes_to_whoever_adopts_it() -> None:
     adopted: list[Claim] = []
-    with RedisServer() as server:
-        cache = await connected(server.url)
-        server.pause()
+    async with connected() as (server, cache):
         token = os.urandom(16)
-        with pytest.raises(CacheUnavailable), timed(cache):
-            await claim(cache, "k", token=token, adopt=adopted.append)
-        server.resume()
+        await overdue(server, cache, token=token, adopt=adopted.append)
         await until(lambda: adopted)
         assert adopted[0].won
         assert adopted[0].record.token == token
@@ -111,7 +130,6 @@ async def test_a_claim_that_is_won_late_goes_to_whoever_adopts_it() -> None:
             "k", Record(token=token, fingerprint=PRINT, attempt=1, state=State.SUCCEEDED, response=None), ttl_ms=60_000
         )
         assert server.calls("del") == 0
-        await cache.close()
 
 
 async def test_an_adopter_that_raises_harms_neither_the_connection_nor_its_record(
@@ -120,29 +138,21 @@ async def test_an_adopter_that_raises_harms_neither_the_connection_nor_its_recor
     def adopt(_: Claim) -> None:
         raise RuntimeError("the adopter's own fault")
 
-    with RedisServer() as server, caplog.at_level(logging.ERROR):
-        cache = await connected(server.url)
+    async with connected() as (server, cache):
         ours = server.command("CLIENT", "ID")
-        server.pause()
-        with pytest.raises(CacheUnavailable), timed(cache):
-            await claim(cache, "k", adopt=adopt)
-        server.resume()
+        await overdue(server, cache, adopt=adopt)
         await until(lambda: "callback" in caplog.text)
         assert (await claim(cache, "other")).won
         assert server.command("CLIENT", "ID") == ours
         assert server.command("EXISTS", "k") == 1  # its attempt may have begun: it is left to lapse
-        await cache.close()
 
 
 async def test_a_late_claim_that_was_lost_to_somebody_else_is_left_alone() -> None:
     with RedisServer() as server:
-        cache, other = await connected(server.url), await connected(server.url)
+        cache, other = await opened(server.url), await opened(server.url)
         owner = os.urandom(16)
         assert (await claim(other, "k", token=owner)).won
-        server.pause()
-        with pytest.raises(CacheUnavailable), timed(cache):
-            await claim(cache, "k")
-        server.resume()
+        await overdue(server, cache)
         await until(lambda: server.calls("evalsha") >= 4)
         await cache.close()
         held = await other.get("k")
@@ -152,52 +162,39 @@ async def test_a_late_claim_that_was_lost_to_somebody_else_is_left_alone() -> No
 
 
 async def test_a_claim_whose_reply_was_lost_with_the_connection_is_withdrawn() -> None:
-    with RedisServer() as server:
-        async with Proxy(server.port) as proxy:
-            cache = await connected(proxy.url)
-            proxy.swallow_replies()
-            pending = claim(cache, "k")
-            await until(lambda: server.command("EXISTS", "k"))
-            proxy.cut_clients()
-            with pytest.raises(CacheUnavailable):
-                await pending
-            await until(lambda: withdrawn(server, "k"))
-            assert server.calls("client|kill") == 1
-            await cache.close()
+    async with proxied() as (server, proxy, cache):
+        pending = await lost(server, proxy, cache)
+        proxy.cut_clients()
+        with pytest.raises(CacheUnavailable):
+            await pending
+        await until(lambda: withdrawn(server, "k"))
+        assert server.calls("client|kill") == 1
 
 
 async def test_a_claim_still_on_its_way_when_the_connection_broke_is_never_made() -> None:
     """Without the kill, it would be made after its withdrawal, and block its key for nobody."""
-    with RedisServer() as server:
-        async with Proxy(server.port) as proxy:
-            cache = await connected(proxy.url)
-            proxy.hold_requests()
-            with pytest.raises(CacheUnavailable), timed(cache):
-                await claim(cache, "k")
-            proxy.cut_clients()
-            await until(lambda: server.calls("client|kill") == 1)
-            await proxy.deliver_held()
-            assert server.calls("set") == 0
-            assert server.command("EXISTS", "k") == 0
-            await cache.close()
+    async with proxied() as (server, proxy, cache):
+        proxy.hold_requests()
+        with pytest.raises(CacheUnavailable), timed(cache):
+            await claim(cache, "k")
+        proxy.cut_clients()
+        await until(lambda: server.calls("client|kill") == 1)
+        await proxy.deliver_held()
+        assert server.calls("set") == 0
+        assert server.command("EXISTS", "k") == 0
 
 
 async def test_withdrawals_outlast_an_outage() -> None:
-    with RedisServer(persist=True) as server:
-        async with Proxy(server.port) as proxy:
-            cache = await connected(proxy.url)
-            proxy.swallow_replies()
-            pending = claim(cache, "k")
-            await until(lambda: server.command("EXISTS", "k"))
-            server.stop()
-            with pytest.raises(CacheUnavailable):
-                await pending
-            with pytest.raises(CacheUnavailable):
-                await cache.get("k")
-            server.start()
-            await until(lambda: server.command("EXISTS", "k") == 0)
-            assert server.calls("client|kill") == 0  # another process: that id could be anybody's there
-            await cache.close()
+    async with proxied(persist=True) as (server, proxy, cache):
+        pending = await lost(server, proxy, cache)
+        server.stop()
+        with pytest.raises(CacheUnavailable):
+            await pending
+        with pytest.raises(CacheUnavailable):
+            await cache.get("k")
+        server.start()
+        await until(lambda: server.command("EXISTS", "k") == 0)
+        assert server.calls("client|kill") == 0  # another process: that id could be anybody's there
 
 
 def settled(cache: RedisCache) -> bool:
@@ -209,42 +206,33 @@ def before_withdrawing(cache: RedisCache, meddle: Callable[[], object]) -> None:
     """Have something happen on the server between a claim and its withdrawal."""
     settle = withdrawals_of(cache).settle
 
-    async def meddle_and_settle(link: Link, peer: Peer, deadline: float, elsewhere: Elsewhere) -> bool:
+    async def meddle_and_settle(
+        pipeline: PipelinedConnection, peer: Peer, deadline: float, elsewhere: Elsewhere
+    ) -> bool:
         meddle()
-        return await settle(link, peer, deadline, elsewhere)
+        return await settle(pipeline, peer, deadline, elsewhere)
 
     withdrawals_of(cache).settle = meddle_and_settle  # type: ignore[method-assign]  # the test stands in the way
 
 
 async def test_a_claim_is_withdrawn_although_the_scripts_were_flushed() -> None:
-    with RedisServer() as server:
-        cache = await connected(server.url)
+    async with connected() as (server, cache):
         before_withdrawing(cache, lambda: server.command("SCRIPT", "FLUSH"))
-        server.pause()
-        with pytest.raises(CacheUnavailable), timed(cache):
-            await claim(cache, "k")
-        server.resume()
+        await overdue(server, cache)
         await until(lambda: withdrawn(server, "k") and settled(cache))
-        await cache.close()
 
 
 async def test_a_withdrawal_that_redis_refuses_is_tried_again() -> None:
-    with RedisServer() as server:
-        cache = await connected(server.url)
+    async with connected() as (server, cache):
         needed = iter(["1", "1", "0"])
         before_withdrawing(cache, lambda: server.command("CONFIG", "SET", "min-replicas-to-write", next(needed)))
-        server.pause()
-        with pytest.raises(CacheUnavailable), timed(cache):
-            await claim(cache, "k")
-        server.resume()
+        await overdue(server, cache)
         await until(lambda: withdrawn(server, "k"))
         assert next(needed, None) is None
-        await cache.close()
 
 
 async def test_a_withdrawal_that_can_not_be_made_holds_up_no_other() -> None:
-    with RedisServer() as server:
-        cache = await connected(server.url)
+    async with connected() as (server, cache):
         before_withdrawing(cache, lambda: server.command("DEL", "list") and server.command("RPUSH", "list", "x"))
         server.pause()
         with timed(cache):
@@ -253,12 +241,10 @@ async def test_a_withdrawal_that_can_not_be_made_holds_up_no_other() -> None:
         server.resume()
         await until(lambda: withdrawn(server, "k") and settled(cache))
         assert server.command("TYPE", "list") == b"list"
-        await cache.close()
 
 
 async def test_closing_waits_for_claims_that_were_given_up() -> None:
-    with RedisServer() as server:
-        cache = await connected(server.url)
+    async with connected() as (server, cache):
         pending = claim(cache, "k")
         await asyncio.sleep(0)
         pending.cancel()
@@ -272,7 +258,7 @@ def test_a_claim_left_behind_by_a_closed_loop_is_withdrawn_from_the_next() -> No
         sessions: list[Session] = []
 
         async def leave() -> None:
-            caches.append(await connected(server.url))
+            caches.append(await opened(server.url))
             sessions.append(session_of(caches[0]))
             server.pause()
             with pytest.raises(CacheUnavailable), timed(caches[0]):

@@ -59,7 +59,7 @@ def routes_of(cache: RedisCache) -> ClusterRoutes:
 async def known(cache: RedisCache) -> None:
     """Nothing is left to be asked about who owns what."""
     routes = routes_of(cache)
-    await until(lambda: routes._looking is None and routes._timer is None)
+    await until(lambda: routes._fetching is None and routes._timer is None)
 
 
 def node(cache: RedisCache, server: RedisServer) -> Session:
@@ -162,16 +162,16 @@ async def test_asking_speaks_for_nobody_but_its_own_command(
     one, two, _ = moving
     target = cluster_group.servers[1]
     await claim(cache, cluster_group.key("connects", on=1))
-    link = node(cache, target).claims.link
-    assert link is not None
+    pipeline = node(cache, target).claims.pipeline
+    assert pipeline is not None
     target.pause()
-    link._bounds = Bounds(bytes=100)  # room for ASKING, not for the claim
+    pipeline._bounds = Bounds(bytes=100)  # room for ASKING, not for the claim
     deadline = asyncio.get_running_loop().time() + 20
-    first = link.send(pack(b"PING"), deadline)
+    first = pipeline.send(pack(b"PING"), deadline)
     with pytest.raises(CacheUnavailable, match="does not keep up"):
         await claim(cache, one)
-    link._bounds = Bounds()
-    next_one = link.send(pack(b"SET", two.encode(), b"a claim"), deadline)
+    pipeline._bounds = Bounds()
+    next_one = pipeline.send(pack(b"SET", two.encode(), b"a claim"), deadline)
     target.resume()
     assert await first == b"PONG"
     assert "MOVED" in str(await next_one)
@@ -187,17 +187,17 @@ async def test_with_slots_moving_to_and_fro_no_claim_is_won_twice_and_every_reco
     keys = [[f"{{{tag}}}:w{worker}:{number}" for number in range(100_000)] for worker in range(3) for tag in tags]
     traffic = [asyncio.ensure_future(contend(caches, own, books, stop)) for own in keys]
 
-    def asked() -> int:
+    def redirections() -> int:
         return sum(errors(server, "ASK") for server in cluster_group.servers)
 
-    def wait_until_asked_once_more() -> None:
-        before = asked()
-        wait_until(lambda: asked() > before, "a claim has met the move")
+    def wait_until_redirected_once_more() -> None:
+        before = redirections()
+        wait_until(lambda: redirections() > before, "a claim has met the move")
 
     def reshard(source: int, target: int) -> None:
         for slot in slots:
             cluster_group.begin_move(slot, source, target)
-            wait_until_asked_once_more()
+            wait_until_redirected_once_more()
             while cluster_group.move_keys(slot, source, target, most=20):
                 pass
             cluster_group.end_move(slot, source, target)

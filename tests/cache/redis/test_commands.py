@@ -17,7 +17,7 @@ from oncegate.cache.redis.connection.send import LARGE_BYTES
 from oncegate.cache.redis.store import RedisCache
 from testing.servers import RedisServer
 from testing.waiting import until
-from tests.cache.inside import session_of
+from tests.cache.inside import cached, session_of
 from tests.cache.stores import SLACK_MS
 
 PRINT = b"p" * 16
@@ -171,8 +171,7 @@ async def test_a_record_without_expiry_is_damaged_and_never_taken_over(
 
 
 async def test_on_a_full_server_new_keys_are_refused_and_all_else_goes_on() -> None:
-    with RedisServer(config={"maxmemory-policy": "noeviction"}) as server:
-        cache = RedisCache.from_url(server.url, timeout=30)
+    async with cached(config={"maxmemory-policy": "noeviction"}) as (server, cache):
         done, running, undone = (os.urandom(16) for _ in range(3))
         await cache.claim("done", ClaimRequest(token=done, **LEASE))
         await complete(cache, "done", done)
@@ -188,12 +187,10 @@ async def test_on_a_full_server_new_keys_are_refused_and_all_else_goes_on() -> N
         assert await cache.release("undone", token=undone)
         server.command("CONFIG", "SET", "maxmemory", "0")
         assert (await cache.claim("new", ClaimRequest(token=os.urandom(16), **LEASE))).won
-        await cache.close()
 
 
 async def test_a_cache_that_may_go_past_maxmemory_claims_there_by_either_call() -> None:
-    with RedisServer(config={"maxmemory-policy": "noeviction"}) as server:
-        cache = RedisCache.from_url(server.url, timeout=30)
+    async with cached(config={"maxmemory-policy": "noeviction"}) as (server, cache):
         cache.past_maxmemory = True
         await cache.check()
         server.command("CONFIG", "SET", "maxmemory", "1")
@@ -201,16 +198,14 @@ async def test_a_cache_that_may_go_past_maxmemory_claims_there_by_either_call() 
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Any] = loop.create_future()
         request = ClaimRequest(token=os.urandom(16), **LEASE)
-        assert cache.claim_soon("callback", request, loop=loop, adopt=None, then=answer.set_result)
+        cache.start_claim("callback", request, loop=loop, adopt=None, then=answer.set_result)
         found = await answer
         assert isinstance(found, Claim), found
         assert found.won
-        await cache.close()
 
 
 async def test_replays_go_on_while_redis_lacks_replicas() -> None:
-    with RedisServer() as server:
-        cache = RedisCache.from_url(server.url, timeout=30)
+    async with cached() as (server, cache):
         done, running = os.urandom(16), os.urandom(16)
         await cache.claim("done", ClaimRequest(token=done, **LEASE))
         await complete(cache, "done", done)
@@ -222,12 +217,10 @@ async def test_replays_go_on_while_redis_lacks_replicas() -> None:
             await cache.claim("new", ClaimRequest(token=os.urandom(16), **LEASE))
         with pytest.raises(CacheUnavailable, match="NOREPLICAS"):
             await complete(cache, "running", running)
-        await cache.close()
 
 
 async def test_replays_go_on_while_redis_can_not_save() -> None:
-    with RedisServer(config={"dbfilename": "dump.rdb", "save": "3600 1000000"}) as server:
-        cache = RedisCache.from_url(server.url, timeout=30)
+    async with cached(config={"dbfilename": "dump.rdb", "save": "3600 1000000"}) as (server, cache):
         done = os.urandom(16)
         await cache.claim("done", ClaimRequest(token=done, **LEASE))
         await complete(cache, "done", done)
@@ -236,20 +229,17 @@ async def test_replays_go_on_while_redis_can_not_save() -> None:
         assert (await cache.claim("done", ClaimRequest(token=os.urandom(16), **LEASE))).record.response == RESPONSE
         with pytest.raises(CacheUnavailable, match="MISCONF"):
             await cache.claim("new", ClaimRequest(token=os.urandom(16), **LEASE))
-        await cache.close()
 
 
 async def test_a_replica_refuses_claims_and_is_looked_up_anew() -> None:
-    with RedisServer() as server:
-        cache = RedisCache.from_url(server.url, timeout=30)
+    async with cached() as (server, cache):
         await cache.get("nothing")
         session = session_of(cache)
-        link = session.claims.link
+        pipeline = session.claims.pipeline
         server.command("REPLICAOF", "127.0.0.1", "1")
         with pytest.raises(CacheUnavailable, match=r"READONLY|MASTERDOWN"):
             await cache.claim("new", ClaimRequest(token=os.urandom(16), **LEASE))
-        assert session.claims.link is not link
+        assert session.claims.pipeline is not pipeline
         assert "this Redis is a replica: it takes no claims; use the primary's address" in await cache.check()
         server.command("REPLICAOF", "NO", "ONE")
         assert (await cache.claim("new", ClaimRequest(token=os.urandom(16), **LEASE))).won
-        await cache.close()

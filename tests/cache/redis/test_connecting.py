@@ -15,6 +15,7 @@ from oncegate.cache.redis.connection.faults import check_version
 from oncegate.cache.redis.store import RedisCache
 from testing.servers import RedisServer
 from testing.waiting import until
+from tests.cache.inside import cached
 from tests.cache.proxy import Proxy
 
 CLAIM: dict[str, Any] = {"fingerprint": b"p" * 16, "lease_ms": 30_000, "retention_ms": 60_000}
@@ -35,8 +36,7 @@ async def refusal(url: str) -> str:
 
 @pytest.mark.parametrize("kind", ["tcp", "unix", "tls"])
 async def test_it_works_over_each_kind_of_connection(kind: str) -> None:
-    with RedisServer(kind) as server:
-        cache = RedisCache.from_url(server.url, timeout=30)
+    async with cached(kind) as (_, cache):
         token = os.urandom(16)
         assert (await cache.claim("k", ClaimRequest(token=token, **CLAIM))).won
         outcome: dict[str, Any] = {"attempt": 1, "state": State.SUCCEEDED, "fingerprint": b"p" * 16}
@@ -45,7 +45,6 @@ async def test_it_works_over_each_kind_of_connection(kind: str) -> None:
             *[cache.claim("k", ClaimRequest(token=os.urandom(16), **CLAIM)) for _ in range(300)]
         )
         assert not any(answer.won for answer in answers)
-        await cache.close()
 
 
 async def test_a_certificate_of_an_unknown_authority_is_refused_in_one_line() -> None:
@@ -106,16 +105,12 @@ async def test_a_database_of_the_url_is_the_one_used() -> None:
 
 
 async def test_advice_names_eviction_and_the_lack_of_persistence() -> None:
-    with RedisServer(config={"maxmemory-policy": "allkeys-lru"}) as server:
-        cache = RedisCache.from_url(server.url, timeout=30)
+    async with cached(config={"maxmemory-policy": "allkeys-lru"}) as (_, cache):
         advice = await cache.check()
         assert [line.split()[0] for line in advice] == ["maxmemory-policy", "no"]
         assert "allkeys-lru" in advice[0]
-        await cache.close()
-    with RedisServer(persist=True) as server:
-        cache = RedisCache.from_url(server.url, timeout=30)
+    async with cached(persist=True) as (_, cache):
         assert await cache.check() == []
-        await cache.close()
 
 
 @pytest.mark.parametrize("text", ["7.0.0", "7.0.15", "7.2.4", "8.0", "10.1.0", "255.255.255"])

@@ -8,6 +8,7 @@ import pytest
 
 from oncegate.cache.encryption import Encryption
 from oncegate.cache.redis.streams.encrypted import decrypted, encrypted, encrypted_death, shown
+from oncegate.cache.redis.streams.letter import Death
 from oncegate.cache.redis.streams.stream import Command, Fields, NotACommand
 
 COMMAND = Command(
@@ -29,7 +30,7 @@ COMMAND = Command(
 )
 KEYS = [f"{name}:{base64.b64encode(os.urandom(32)).decode()}" for name in ("old", "new")]
 ENCRYPTION = Encryption(KEYS[1:])
-DEATH: Fields = {b"dead.error": b"no card 4242", b"dead.error_type": b"ValueError"}
+DEATH = Death("c", "exhausted", 2, "ValueError", "no card 4242", "1-0", "host/1", 7).fields()
 
 
 def entry() -> Fields:
@@ -49,6 +50,7 @@ def test_an_error_of_a_dead_letter_is_encrypted_with_it() -> None:
     letter = entry() | encrypted_death(DEATH, COMMAND.command, ENCRYPTION)
     assert b"4242" not in b"".join(letter.values())
     assert decrypted(letter, ENCRYPTION) == COMMAND.fields() | DEATH
+    assert Death.read(decrypted(letter, ENCRYPTION)).fields() == DEATH
     people = shown(letter, None)
     assert (people[b"command"], people[b"dead.error_type"]) == (COMMAND.command.encode(), b"ValueError")
     assert {b"body", b"key", b"dead.error"}.isdisjoint(people)
@@ -57,7 +59,7 @@ def test_an_error_of_a_dead_letter_is_encrypted_with_it() -> None:
 @pytest.mark.parametrize("keys", [[], KEYS[:1]], ids=["none", "another"])
 def test_without_its_key_it_is_no_command_that_can_be_read(keys: list[str]) -> None:
     with pytest.raises(NotACommand, match="encrypted"):
-        Command.read(decrypted(entry(), Encryption(keys)) if keys else entry())
+        Command.read(decrypted(entry(), Encryption(keys) if keys else None))
 
 
 def test_an_entry_can_t_be_read_as_another_commands() -> None:

@@ -21,7 +21,7 @@ from oncegate.cache.redis.connection.pipe import Bounds
 from oncegate.cache.redis.store import RedisCache
 from testing.servers import RedisServer
 from testing.waiting import until
-from tests.cache.inside import session_of
+from tests.cache.inside import cached, session_of
 from tests.cache.proxy import Proxy
 
 PRINT = b"p" * 16
@@ -41,14 +41,11 @@ async def answers(cache: RedisCache) -> bool:
 
 
 async def until_it_answers(cache: RedisCache) -> None:
-    async with asyncio.timeout(60):
-        while not await answers(cache):  # noqa: ASYNC110 - it happens in another process
-            await asyncio.sleep(0.02)
+    await until(lambda: answers(cache))
 
 
 async def test_a_stopped_server_fails_calls_in_time_and_the_cache_comes_back_with_it() -> None:
-    with RedisServer(persist=True) as server:
-        cache = RedisCache.from_url(server.url, timeout=2 * IN_TIME)
+    async with cached(persist=True, timeout=2 * IN_TIME) as (server, cache):
         await cache.get("nothing")
         server.stop()
         async with asyncio.timeout(IN_TIME):
@@ -58,7 +55,6 @@ async def test_a_stopped_server_fails_calls_in_time_and_the_cache_comes_back_wit
         server.start()
         await until_it_answers(cache)
         assert (await cache.claim("k", ClaimRequest(token=os.urandom(16), **LEASE))).won
-        await cache.close()
 
 
 async def test_a_server_that_never_was_there_fails_in_time_with_one_line() -> None:
@@ -89,24 +85,21 @@ async def test_a_server_that_accepts_and_says_nothing_fails_in_time() -> None:
 
 
 async def test_a_stalled_server_fails_calls_in_time_and_goes_on_on_the_same_connection() -> None:
-    with RedisServer() as server:
-        cache = RedisCache.from_url(server.url, timeout=TIMEOUT, bounds=Bounds(patience=60))
+    async with cached(timeout=TIMEOUT, bounds=Bounds(patience=60)) as (server, cache):
         await until_it_answers(cache)
-        link = session_of(cache).claims.link
+        pipeline = session_of(cache).claims.pipeline
         server.pause()
         async with asyncio.timeout(IN_TIME):
             with pytest.raises(CacheUnavailable, match="in time"):
                 await cache.get("k")
         server.resume()
         await until_it_answers(cache)
-        assert session_of(cache).claims.link is link
-        await cache.close()
+        assert session_of(cache).claims.pipeline is pipeline
 
 
 async def test_calls_end_in_time_behind_others_that_have_timed_out() -> None:
     """Nobody looks for the dead connection for an hour: that must not be when the next call's time-out is noticed."""
-    with RedisServer() as server:
-        cache = RedisCache.from_url(server.url, timeout=TIMEOUT, bounds=Bounds(patience=3600))
+    async with cached(timeout=TIMEOUT, bounds=Bounds(patience=3600)) as (server, cache):
         await until_it_answers(cache)
         server.pause()
         async with asyncio.timeout(IN_TIME):
@@ -115,7 +108,6 @@ async def test_calls_end_in_time_behind_others_that_have_timed_out() -> None:
                     await cache.get("k")
         server.resume()
         await until_it_answers(cache)
-        await cache.close()
 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
@@ -123,10 +115,10 @@ def test_replies_that_came_while_the_loop_was_held_up_are_not_time_outs(run: Run
     async def held_up() -> None:
         cache = RedisCache.from_url(redis_server.url, timeout=3)
         await until_it_answers(cache)
-        link = session_of(cache).claims.link
-        assert link is not None
-        assert link._transport is not None
-        connection = link._transport.get_extra_info("socket").fileno()
+        pipeline = session_of(cache).claims.pipeline
+        assert pipeline is not None
+        assert pipeline._transport is not None
+        connection = pipeline._transport.get_extra_info("socket").fileno()
         call = asyncio.ensure_future(cache.get("nothing"))
         for _ in range(2):  # queued, then written
             await asyncio.sleep(0)
@@ -152,8 +144,7 @@ async def test_a_connection_on_which_nothing_comes_back_is_opened_anew() -> None
 
 
 async def test_a_stalled_server_does_not_queue_without_bound() -> None:
-    with RedisServer() as server:
-        cache = RedisCache.from_url(server.url, timeout=30, bounds=Bounds(commands=50, patience=60))
+    async with cached(bounds=Bounds(commands=50, patience=60)) as (server, cache):
         await cache.get("nothing")
         server.pause()
         calls = [asyncio.ensure_future(cache.get(f"k{number}")) for number in range(80)]
@@ -164,25 +155,18 @@ async def test_a_stalled_server_does_not_queue_without_bound() -> None:
         assert all("does not keep up" in str(call.exception()) for call in refused)
         server.resume()
         assert [await call for call in calls if call not in refused] == [None] * 50
-        await cache.close()
 
 
 async def test_bytes_that_a_stalled_server_does_not_read_count_against_the_bound() -> None:
     body = StoredResponse(200, (), bytes(1_000_000), 1)
-    outcome: dict[str, Any] = {
-        "fingerprint": PRINT,
-        "attempt": 1,
-        "state": State.SUCCEEDED,
-        "response": body,
-    }
+    outcome: dict[str, Any] = {"fingerprint": PRINT, "attempt": 1, "state": State.SUCCEEDED, "response": body}
 
     def complete(number: int) -> "asyncio.Future[bool]":
         return asyncio.ensure_future(
             cache.complete(f"k{number}", Record(token=os.urandom(16), **outcome), ttl_ms=60_000)
         )
 
-    with RedisServer() as server:
-        cache = RedisCache.from_url(server.url, timeout=30, bounds=Bounds(bytes=8_000_000, patience=60))
+    async with cached(bounds=Bounds(bytes=8_000_000, patience=60)) as (server, cache):
         await cache.get("nothing")
         assert await complete(-1)
         server.pause()
@@ -190,12 +174,10 @@ async def test_bytes_that_a_stalled_server_does_not_read_count_against_the_bound
         await until(lambda: sum(call.done() for call in calls) == 13)
         server.resume()
         assert sum(answer is True for answer in await asyncio.gather(*calls, return_exceptions=True)) == 7
-        await cache.close()
 
 
 async def test_a_cancelled_caller_does_not_shift_the_replies_of_others() -> None:
-    with RedisServer() as server:
-        cache = RedisCache.from_url(server.url, timeout=30)
+    async with cached() as (_, cache):
         tokens = {f"k{number}": os.urandom(16) for number in range(40)}
         for key, token in tokens.items():
             await cache.claim(key, ClaimRequest(token=token, **LEASE))
@@ -207,7 +189,6 @@ async def test_a_cancelled_caller_does_not_shift_the_replies_of_others() -> None
             held = await call
             assert held is not None
             assert held.record.token == tokens[key]
-        await cache.close()
 
 
 @pytest.mark.parametrize("kind", ["tcp", "tls", "unix"])
@@ -237,38 +218,34 @@ async def test_closing_twice_and_using_it_again_works(redis_server: RedisServer)
     await cache.close()
 
 
-def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+def messages(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.name.startswith("oncegate.cache")]
 
 
 @pytest.mark.parametrize("persist", [True, False])
 async def test_a_redis_that_is_another_one_is_told_of_once(persist: bool, caplog: pytest.LogCaptureFixture) -> None:
-    with RedisServer(persist=persist) as server:
-        cache = RedisCache.from_url(server.url, timeout=TIMEOUT)
+    async with cached(persist=persist, timeout=TIMEOUT) as (server, cache):
         await until_it_answers(cache)
         while not (await cache.claim(server.key("kept"), ClaimRequest(token=os.urandom(16), **LEASE))).won:
             pass  # a slow machine may answer too late
         server.stop()
-        await until(lambda: session_of(cache).claims.link is None)
+        await until(lambda: session_of(cache).claims.pipeline is None)
         assert not await answers(cache)
         server.start()
         await until_it_answers(cache)
         place = session_of(cache).place
         what = "after a restart or a failover; it holds 1 keys" if persist else "and empty: what was executed before"
-        await until(lambda: any(what in line for line in said(caplog)))
+        await until(lambda: any(what in line for line in messages(caplog)))
         for _ in range(20):
             await answers(cache)
-        assert len([line for line in said(caplog) if line.startswith(f"Redis at {place} is another one now")]) == 1
-        assert [line for line in said(caplog) if line.endswith("is back")] == [f"Redis at {place} is back"]
-        await cache.close()
+        assert len([line for line in messages(caplog) if line.startswith(f"Redis at {place} is another one now")]) == 1
+        assert [line for line in messages(caplog) if line.endswith("is back")] == [f"Redis at {place} is back"]
 
 
 async def test_a_connection_that_broke_and_is_there_again_is_no_news(caplog: pytest.LogCaptureFixture) -> None:
-    with RedisServer() as server:
-        cache = RedisCache.from_url(server.url, timeout=IN_TIME)
+    async with cached(timeout=IN_TIME) as (server, cache):
         assert await answers(cache)
         server.command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-        await until(lambda: session_of(cache).claims.link is None)
+        await until(lambda: session_of(cache).claims.pipeline is None)
         assert await answers(cache)
-        assert said(caplog) == []
-        await cache.close()
+        assert messages(caplog) == []

@@ -5,17 +5,17 @@ Rules of docs/contract.md: R1.8.
 
 import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
 from oncegate.cache.errors import CacheUnavailable
 from oncegate.cache.record import State
-from oncegate.cache.redis.connection.connect import Dialler
+from oncegate.cache.redis.connection.connect import RedisConnector
 from oncegate.cache.redis.connection.send import LARGE_BYTES
-from oncegate.cache.redis.connection.watch import watch
+from oncegate.cache.redis.connection.sentinel import watch
 from oncegate.cache.redis.store import RedisCache
-from oncegate.cache.redis.url import Server, parse_address
+from oncegate.cache.redis.url import Server, parse_servers_url
 from testing.groups import SentinelGroup, wait_until
 from testing.servers import RedisServer, free_port
 from testing.waiting import until
@@ -46,6 +46,13 @@ async def connected(url: str) -> RedisCache:
     return cache
 
 
+@pytest.fixture
+async def cache(group: SentinelGroup) -> AsyncIterator[RedisCache]:
+    cache = await connected(group.url)
+    yield cache
+    await cache.close()
+
+
 async def replicated(group: SentinelGroup, key: str) -> None:
     await until(lambda: all(server.command("EXISTS", key) for server in group.servers))
 
@@ -73,8 +80,7 @@ async def test_when_the_master_is_killed_calls_fail_in_time_and_go_on_on_the_new
         await cache.close()
 
 
-async def test_a_completion_is_tried_until_it_lands_on_the_new_master(group: SentinelGroup) -> None:
-    cache = await connected(group.url)
+async def test_a_completion_is_tried_until_it_lands_on_the_new_master(group: SentinelGroup, cache: RedisCache) -> None:
     token = (await until_claimed(cache, "k")).record.token
     await replicated(group, "k")
     old = group.master
@@ -87,14 +93,13 @@ async def test_a_completion_is_tried_until_it_lands_on_the_new_master(group: Sen
     assert held is not None
     assert (held.record.state, held.record.token) == (State.SUCCEEDED, token)
     assert group.command("STRLEN", "k") > LARGE_BYTES
-    await cache.close()
 
 
 async def test_a_claim_that_only_the_old_master_knew_gives_its_owner_nothing_on_the_new_one(
     group: SentinelGroup,
+    cache: RedisCache,
 ) -> None:
     """The window that replication leaves: the next caller wins as well. But then the first owner is out."""
-    cache = await connected(group.url)
     old = group.master
     (replica,) = [server for server in group.servers if server is not old]
     replica.pause()
@@ -108,12 +113,12 @@ async def test_a_claim_that_only_the_old_master_knew_gives_its_owner_nothing_on_
     assert not await in_time(lambda: cache.extend("k", token=first, lease_ms=60_000))
     assert not await in_time(lambda: complete(cache, "k", first))
     assert await in_time(lambda: complete(cache, "k", second))
-    await cache.close()
 
 
-async def test_a_claim_whose_reply_was_lost_in_a_failover_blocks_nobody(group: SentinelGroup) -> None:
+async def test_a_claim_whose_reply_was_lost_in_a_failover_blocks_nobody(
+    group: SentinelGroup, cache: RedisCache
+) -> None:
     """It may have been made on the old master, which hangs; that one drops it when it comes back as a replica."""
-    cache = await connected(group.url)
     old = group.master
     old.pause()
     with pytest.raises(CacheUnavailable):
@@ -127,16 +132,15 @@ async def test_a_claim_whose_reply_was_lost_in_a_failover_blocks_nobody(group: S
     await until(lambda: group.in_step(1), within=FAILED_OVER)
     for server in group.servers:
         assert answer.record.token in server.command("GET", "k")
-    await cache.close()
 
 
 async def test_a_claim_that_was_replicated_before_its_reply_was_lost_is_withdrawn_on_the_new_master(
     group: SentinelGroup,
+    cache: RedisCache,
 ) -> None:
-    cache = await connected(group.url)
-    link = session_of(cache).claims.link
-    assert link is not None
-    link.data_received = lambda data: None  # type: ignore[method-assign]  # the test stands in the way
+    pipeline = session_of(cache).claims.pipeline
+    assert pipeline is not None
+    pipeline.data_received = lambda data: None  # type: ignore[method-assign]  # the test stands in the way
     with timed(cache, 120):  # it is still waited for when the master dies
         pending = asyncio.ensure_future(claim(cache, "k"))
         await replicated(group, "k")
@@ -148,18 +152,18 @@ async def test_a_claim_that_was_replicated_before_its_reply_was_lost_is_withdraw
     await asyncio.to_thread(group.wait_for_another_master, old)
     await until(lambda: replica.command("EXISTS", "k") == 0)
     assert (await until_claimed(cache, "k")).won
-    await cache.close()
 
 
-async def test_a_failover_of_a_living_master_is_followed_when_sentinel_announces_it(group: SentinelGroup) -> None:
+async def test_a_failover_of_a_living_master_is_followed_when_sentinel_announces_it(
+    group: SentinelGroup, cache: RedisCache
+) -> None:
     """The old master never hears of it here, and goes on taking writes; in life it does for ten seconds."""
-    cache = await connected(group.url)
     await until_completed(cache, "opens the second connection", os.urandom(16), os.urandom(LARGE_BYTES + 1))
     old = group.master
     old.command("ACL", "SETUSER", "default", "-replicaof", "-slaveof")
     await asyncio.to_thread(group.fail_over)
     new = group.master
-    await until(lambda: session_of(cache).claims.link is None or _connected_to(cache) == place(new))
+    await until(lambda: session_of(cache).claims.pipeline is None or _connected_to(cache) == place(new))
     answer = await until_claimed(cache, "k")
     assert answer.won
     token = answer.record.token
@@ -168,24 +172,23 @@ async def test_a_failover_of_a_living_master_is_followed_when_sentinel_announces
     assert old.command("ROLE")[0] == b"master"
     assert (old.command("EXISTS", "k"), new.command("EXISTS", "k")) == (0, 1)
     assert new.command("STRLEN", "k") > LARGE_BYTES
-    await cache.close()
 
 
 async def test_sentinel_tells_of_a_failover_before_it_and_right_after(group: SentinelGroup) -> None:
-    heard: list[Server | None] = []
-    address = parse_address(group.url)
-    dialler = Dialler(address.base, 30)
+    reported: list[Server | None] = []
+    address = parse_servers_url(group.url)
+    connector = RedisConnector(address.base, 30)
 
-    async def ask() -> Server:
+    async def current() -> Server:
         return "asked", 0
 
-    sentinel = dialler.to_sentinel("127.0.0.1", group.sentinel.port, {})
-    watching = asyncio.ensure_future(watch(sentinel, group.SERVICE, ask, heard.append))
-    await until(lambda: heard)
+    sentinel = connector.to_sentinel("127.0.0.1", group.sentinel.port, {})
+    watching = asyncio.ensure_future(watch(sentinel, group.SERVICE, current, reported.append))
+    await until(lambda: reported)
     await asyncio.to_thread(group.fail_over)
     new = ("127.0.0.1", group.master.port)
-    await until(lambda: heard[-1] == new)
-    assert heard[:3] == [("asked", 0), None, new]
+    await until(lambda: reported[-1] == new)
+    assert reported[:3] == [("asked", 0), None, new]
     watching.cancel()
     await asyncio.gather(watching, return_exceptions=True)
 
@@ -250,7 +253,7 @@ async def test_logins_of_redis_and_of_sentinel_are_used_and_never_told() -> None
         server.command("SELECT", 3)
         assert server.command("EXISTS", "k") == 1
         await cache.close()
-        for url, told in (
+        for url, message in (
             (f"redis+sentinel://:{SECRET}@{hosts}/svc?sentinel_password={SECRET}x", "login was refused"),
             (f"redis+sentinel://:{SECRET}x@{hosts}/svc?sentinel_password={SECRET}2", "login was refused"),
             (f"redis+sentinel://:{SECRET}@{hosts}/svc", "Sentinel at .* asks for a login"),
@@ -258,7 +261,7 @@ async def test_logins_of_redis_and_of_sentinel_are_used_and_never_told() -> None
             (f"redis+sentinel://:{SECRET}@127.0.0.1:{free_port()}/svc", "refused"),
         ):
             cache = RedisCache.from_url(url, timeout=30)
-            with pytest.raises(CacheUnavailable, match=told) as caught:
+            with pytest.raises(CacheUnavailable, match=message) as caught:
                 await cache.check()
             assert SECRET not in str(caught.value)
             assert "\n" not in str(caught.value)

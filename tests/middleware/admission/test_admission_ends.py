@@ -1,7 +1,6 @@
 """An admission that ends before its answer: cancelled, or left behind by an event loop that was closed."""
 
 import asyncio
-from collections.abc import Iterator
 from uuid import uuid4
 
 import pytest
@@ -14,21 +13,15 @@ from testing.servers import RedisServer
 from testing.waiting import until
 
 
-@pytest.fixture
-def redis() -> Iterator[RedisServer]:
-    with RedisServer() as server:
-        yield server
-
-
 @pytest.mark.parametrize("policy", ["fail_closed", "fail_open"])
 @pytest.mark.parametrize("how", ["cancelled", "closed"])
-async def test_an_admission_that_ends_early_gives_back_its_slot(redis: RedisServer, how: str, policy: str) -> None:
-    cache = RedisCache.from_url(redis.url, timeout=60)
+async def test_an_admission_that_ends_early_gives_back_its_slot(server: RedisServer, how: str, policy: str) -> None:
+    cache = RedisCache.from_url(server.url, timeout=60)
     await cache.check()
     admissions = Admissions(cache, max_in_flight=1)
     rules = compile_policy(IdempotencySettings(on_cache_down="fail_open" if policy == "fail_open" else "fail_closed"))
     key = f"{uuid4().hex}:k:s"
-    redis.pause()
+    server.pause()
     if how == "closed":
         admission = admissions.admit(AdmissionRequest(key, bytes(16), rules))
         admission.send(None)
@@ -39,7 +32,7 @@ async def test_an_admission_that_ends_early_gives_back_its_slot(redis: RedisServ
         task.cancel()
         await asyncio.wait([task])
     assert admissions.in_flight.slots == 0
-    redis.resume()
+    server.resume()
     if how == "cancelled":
         await until(lambda: not admissions.in_flight._unsaved, "the claim is given back")
         assert await cache.get(key) is None

@@ -13,6 +13,7 @@ import pytest
 from oncegate.cache.errors import CacheUnavailable
 from oncegate.cache.memory.store import MemoryCache
 from oncegate.cache.record import Claim, ClaimRequest, Record, State
+from oncegate.cache.store import by_callback
 from oncegate.middleware.admission.admission import AdmissionRequest, Admissions
 from oncegate.middleware.admission.observe import Watch
 from oncegate.middleware.rules.policy import compile_policy
@@ -21,9 +22,10 @@ from testing.waiting import until
 from tests.middleware.conftest import MakeDoor
 from tests.middleware.door import PATIENCE, Answering, Door
 
-asked_by: ContextVar[str] = ContextVar("asked_by", default="nobody")
+acting_for: ContextVar[str] = ContextVar("acting_for", default="nobody")
 
 
+@by_callback
 class Answered(MemoryCache):
     """Answers claims, and takes outcomes, when the test says so; both are kept at once."""
 
@@ -34,25 +36,19 @@ class Answered(MemoryCache):
         self.instead: Any = None
         """What is told of a claim in place of its answer."""
 
-    async def claim(self, key: str, request: ClaimRequest, **call: Any) -> Claim:
-        return await super().claim(key, request, **call)
-
-    def claim_soon(self, key: str, request: ClaimRequest, *, then: Any, **call: Any) -> bool:
+    def start_claim(self, key: str, request: ClaimRequest, *, then: Any, **call: Any) -> None:
         def held(answer: Any) -> None:
             self._held(partial(then, self.instead or answer))
 
-        return super().claim_soon(key, request, then=held, **call)
+        super().start_claim(key, request, then=held, **call)
 
-    async def complete(self, key: str, outcome: Record, **call: Any) -> bool:
-        return await super().complete(key, outcome, **call)
-
-    def complete_soon(self, key: str, outcome: Any, *, then: Any, **call: Any) -> bool:
+    def start_complete(self, key: str, outcome: Any, *, then: Any, **call: Any) -> None:
         def held(answer: Any) -> None:
             self._held(partial(then, answer))
 
-        return super().complete_soon(key, outcome, then=held, **call)
+        super().start_complete(key, outcome, then=held, **call)
 
-    async def asked(self, number: int = 1) -> None:
+    async def until_due(self, number: int = 1) -> None:
         """Wait until so many answers are due, and no longer: times may be counting."""
         async with asyncio.timeout(PATIENCE):
             while len(self.answers) < number:
@@ -62,6 +58,11 @@ class Answered(MemoryCache):
     def _held(self, answer: Callable[[], None]) -> None:
         self.answers.append(answer)
         self._due.set()
+
+    async def answered(self, number: int = 1) -> None:
+        """Wait until so many answers are due, and give them."""
+        await self.until_due(number)
+        self.answer()
 
     def answer(self) -> None:
         """Give all answers that are due."""
@@ -85,10 +86,10 @@ async def ended(there: Door) -> None:
 async def test_a_request_waits_for_its_claim_and_its_record() -> None:
     there, cache = behind(app := Answering(201))
     call = there.begin()
-    await cache.asked()
+    await cache.until_due()
     assert app.calls == 0
     cache.answer()
-    await cache.asked()
+    await cache.until_due()
     assert app.calls == 1
     assert call.messages == []
     cache.answer()
@@ -99,7 +100,7 @@ async def test_a_request_waits_for_its_claim_and_its_record() -> None:
 async def test_a_request_that_is_cancelled_while_its_claim_is_asked_for_begins_nothing() -> None:
     there, cache = behind(app := Answering(201))
     call = there.begin()
-    await cache.asked()
+    await cache.until_due()
     await call.gone()
     assert there.slots == 0
     cache.answer()
@@ -115,7 +116,7 @@ async def test_a_submission_that_is_cancelled_is_not_claimed_once_more_behind_it
     cache.instead = Claim(False, unknown, 1000)
     request = AdmissionRequest("n:k:s", bytes(16), compile_policy(IdempotencySettings()), submission=True)
     task = asyncio.create_task(admissions.admit(request))
-    await cache.asked()
+    await cache.until_due()
     task.cancel()
     await asyncio.wait([task])
     cache.answer()
@@ -127,7 +128,7 @@ async def test_an_answer_that_meets_a_cancellation_begins_nothing() -> None:
     """The request does not know of its cancellation yet."""
     there, cache = behind(app := Answering(201))
     call = there.begin()
-    await cache.asked()
+    await cache.until_due()
     call.task.cancel()
     cache.answer()
     await asyncio.wait([call.task])
@@ -139,11 +140,9 @@ async def test_an_answer_that_meets_a_cancellation_begins_nothing() -> None:
 async def test_an_attempt_that_was_begun_goes_on_if_its_request_is_cancelled_before_it_hears_of_it() -> None:
     there, cache = behind(app := Answering(201))
     call = there.begin()
-    await cache.asked()
-    cache.answer()
+    await cache.answered()
     await call.gone()
-    await cache.asked()
-    cache.answer()
+    await cache.answered()
     assert app.calls == 1
     assert await there.state() is State.SUCCEEDED
     assert call.messages == []
@@ -154,12 +153,10 @@ async def test_a_refusal_that_meets_a_cancellation_gives_back_its_slot_once() ->
     there, cache = behind(app := Answering(201))
     first = there.begin()
     for _ in ("claim", "outcome"):
-        await cache.asked()
-        cache.answer()
+        await cache.answered()
     await first.answered()
     again = there.begin()
-    await cache.asked()
-    cache.answer()
+    await cache.answered()
     await again.gone()
     await ended(there)
     assert app.calls == 1
@@ -189,8 +186,7 @@ async def test_a_claim_that_fails_is_answered() -> None:
     there, cache = behind(app := Answering(201))
     cache.instead = CacheUnavailable("gone")
     call = there.begin()
-    await cache.asked()
-    cache.answer()
+    await cache.answered()
     assert (await call.answered()).code == "cache-unavailable"
     assert app.calls == 0
     await ended(there)
@@ -200,8 +196,7 @@ async def test_a_claim_that_fails_begins_the_attempt_all_the_same_under_fail_ope
     there, cache = behind(app := Answering(201), on_cache_down="fail_open")
     cache.instead = CacheUnavailable("gone")
     call = there.begin()
-    await cache.asked()
-    cache.answer()
+    await cache.answered()
     assert (await call.answered()).value("cache-status") == "oncegate; fwd=bypass"
     assert app.lines("idempotency-attempt") == []
     await ended(there)
@@ -211,8 +206,7 @@ async def test_what_goes_wrong_within_the_answer_is_raised_to_the_server() -> No
     there, cache = behind(Answering(201))
     cache.instead = "no answer at all"
     call = there.begin()
-    await cache.asked()
-    cache.answer()
+    await cache.answered()
     with pytest.raises((AttributeError, TypeError)):
         await call.answered()
 
@@ -221,12 +215,11 @@ async def test_response_timeout_counts_from_when_the_attempt_began() -> None:
     there, cache = behind(Answering(201), response_timeout=3)
     over = asyncio.Event()
     call = there.begin()
-    await cache.asked()
+    await cache.until_due()
     there.middleware.admissions.in_flight.limits.of(3).set(over.set)
     await over.wait()
     cache.answer()
-    await cache.asked()
-    cache.answer()
+    await cache.answered()
     assert (await call.answered()).status == 201
     await ended(there)
 
@@ -234,16 +227,14 @@ async def test_response_timeout_counts_from_when_the_attempt_began() -> None:
 async def test_a_limit_of_a_request_that_left_is_dropped() -> None:
     there, cache = behind(app := Answering(201, held=True), response_timeout=7, lease=0.9)
     call = there.begin()
-    await cache.asked()
-    cache.answer()
+    await cache.answered()
     await app.arrivals()
     limits = there.middleware.admissions.in_flight.limits.of(7 - 0.3)
     await until(lambda: len(limits._set) == 1)  # once it has lasted for a third of its lease
     await call.gone()
     assert len(limits._set) == 0
     app.release()
-    await cache.asked()
-    cache.answer()
+    await cache.answered()
     await ended(there)
 
 
@@ -255,18 +246,18 @@ class Seeing(Watch):
 
     def cache_answered(self, operation: str, seconds: float) -> None:
         if operation == "claim":
-            self._seen.append(f"claimed for {asked_by.get()}")
+            self._seen.append(f"claimed for {acting_for.get()}")
 
     def attempt_began(self, route: str) -> None:
-        self._seen.append(f"began for {asked_by.get()}")
+        self._seen.append(f"began for {acting_for.get()}")
 
 
 async def test_the_app_runs_in_the_context_of_its_request_and_changes_it_for_nobody_else(door: MakeDoor) -> None:
     seen: list[str] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        seen.append(f"runs for {asked_by.get()}")
-        asked_by.set("the app")
+        seen.append(f"runs for {acting_for.get()}")
+        acting_for.set("the app")
         await Answering(201)(scope, receive, send)
 
     there = door(app)
@@ -274,9 +265,9 @@ async def test_the_app_runs_in_the_context_of_its_request_and_changes_it_for_nob
     in_flight.watch, in_flight.is_watched = Seeing(seen), True
 
     async def around(scope: Any, receive: Any, send: Any) -> None:
-        asked_by.set(key)
+        acting_for.set(key)
         await there.middleware(scope, receive, send)
-        seen.append(f"answered for {asked_by.get()}")
+        seen.append(f"answered for {acting_for.get()}")
 
     for key in ("k-1", "k-2"):  # the first one connects to its cache
         assert (await there.send(key=key, app=around)).status == 201
@@ -315,7 +306,7 @@ async def test_few_objects_live_while_the_cache_is_waited_for() -> None:
         before = living()
         calls = [there.begin(key=f"k-{number}") for number in range(REQUESTS)]
         for wait in MOST:
-            await cache.asked(REQUESTS)
+            await cache.until_due(REQUESTS)
             for _ in range(10):
                 await asyncio.sleep(0)  # the tasks that have come so far are gone
             found[wait] = (living() - before) / REQUESTS

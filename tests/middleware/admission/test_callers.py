@@ -80,7 +80,7 @@ async def test_a_slot_comes_back_whatever_the_outcome(door: MakeDoor, outcome: i
         else:
             assert (await call.answered()).status == outcome
     callers = there.middleware.admissions.in_flight.callers
-    assert callers is not None
+    assert callers
     assert callers.wait(there.look_up_key("x", b"Bearer alice")) == 0
 
 
@@ -151,6 +151,6 @@ async def test_a_caller_is_one_caller_while_a_secret_is_replaced(door: MakeDoor)
     for _ in range(3):
         assert (await there.send(headers=ALICE)).replayed
     callers = there.middleware.admissions.in_flight.callers
-    assert callers is not None
+    assert callers
     assert not callers._running
     assert [(await there.send(key=f"a-{number}", headers=ALICE)).status for number in range(3)] == [201, 201, 429]

@@ -102,10 +102,10 @@ async def test_each_loop_has_its_own_and_closed_ones_are_forgotten() -> None:
     limits = LoopDeadlines()
 
     def in_a_loop() -> Deadlines:
-        async def ask() -> Deadlines:
+        async def of_this_loop() -> Deadlines:
             return limits.of(1.0)
 
-        return asyncio.run(ask())
+        return asyncio.run(of_this_loop())
 
     others = [await asyncio.to_thread(in_a_loop) for _ in range(3)]
     own = limits.of(1.0)

@@ -6,42 +6,23 @@ Rules of docs/contract.md: R4.25, R5.21, R5.22, R5.24.
 import asyncio
 import os
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 import pytest
 
-from oncegate.cache.record import TOKEN_BYTES, ClaimRequest, State
+from oncegate.cache.record import TOKEN_BYTES, State
 from oncegate.cache.store import Cache
-from oncegate.middleware.http.extensions import SCOPE_EXTENSION, AttemptView
-from testing.waiting import until
+from oncegate.middleware.http.asgi import SCOPE_EXTENSION, AttemptView
+from testing.records import SUCCESSOR, take_over
 from tests.middleware.conftest import Elsewhere, MakeDoor
 from tests.middleware.door import PATIENCE, Answering, Door
-
-SUCCESSOR = b"the next owner's"
 
 
 def succeeding(there: Door) -> Callable[[Cache], Coroutine[Any, Any, None]]:
     """Another gateway takes the key over, as soon as its lease has lapsed."""
 
-    async def succeed(cache: Cache) -> None:
-        async def takes_over() -> bool:
-            found = await cache.get(there.look_up_key())
-            assert found is not None
-            claim = await cache.claim(
-                there.look_up_key(),
-                ClaimRequest(
-                    token=SUCCESSOR,
-                    fingerprint=found.record.fingerprint,
-                    lease_ms=60_000,
-                    retention_ms=60_000,
-                    takeover=frozenset({State.UNKNOWN}),
-                ),
-            )
-            return claim.won
-
-        await until(takes_over)
-
-    return succeed
+    return partial(take_over, key=there.look_up_key())
 
 
 def lapsing(there: Door) -> Callable[[Cache], Coroutine[Any, Any, None]]:
@@ -62,7 +43,6 @@ async def test_request_longer_than_its_lease_keeps_its_lease(door: MakeDoor) -> 
     async with asyncio.timeout(2 * PATIENCE):
         while renewals < 4:  # four thirds: more than a lease
             claim = await there.claim()
-            assert claim is not None
             if claim.record.state is not State.IN_FLIGHT:
                 renewals = 0  # the machine stood still; who renews too late never gets to four in a row
             renewals += claim.remaining_ms > left
@@ -87,7 +67,7 @@ class Confirming:
         self._before()
         view = scope["extensions"][SCOPE_EXTENSION]
         assert isinstance(view, AttemptView)
-        assert view.confirm is not None
+        assert view.confirm
         await view.confirm()
         self.effects += 1
         await send({"type": "http.response.start", "status": 201, "headers": []})
@@ -111,7 +91,6 @@ async def test_confirm_of_a_lost_claim_stops_the_attempt_and_the_request_is_deci
     assert answer.code == "in-flight", "its successor is executing"
     assert (app.calls, app.effects) == (1, 0)
     record = await there.record()
-    assert record is not None
     assert (record.token, record.attempt) == (SUCCESSOR, 2)
 
 
@@ -119,22 +98,7 @@ def passing_by(there: Door) -> Callable[[Cache], Coroutine[Any, Any, None]]:
     """Another gateway takes the key over once its lease has lapsed, and is gone before anybody looks again."""
 
     async def pass_by(cache: Cache) -> None:
-        async def takes_over() -> bool:
-            found = await cache.get(there.look_up_key())
-            assert found is not None
-            claim = await cache.claim(
-                there.look_up_key(),
-                ClaimRequest(
-                    token=os.urandom(TOKEN_BYTES),
-                    fingerprint=found.record.fingerprint,
-                    lease_ms=1,
-                    retention_ms=60_000,
-                    takeover=frozenset({State.UNKNOWN}),
-                ),
-            )
-            return claim.won
-
-        await until(takes_over)
+        await take_over(cache, there.look_up_key(), token=os.urandom(TOKEN_BYTES), lease_ms=1)
         await lapsing(there)(cache)
 
     return pass_by
@@ -199,7 +163,6 @@ async def test_late_completion_after_a_takeover_is_refused(
     there = door(app, lease=0.3, unknown_ttl=60)
     assert (await there.send()).body == b"late"
     record = await there.record()
-    assert record is not None
     assert (record.state, record.token, record.attempt) == (State.IN_FLIGHT, SUCCESSOR, 2)
     assert "taken over" in caplog.text
 

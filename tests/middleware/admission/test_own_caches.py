@@ -8,7 +8,7 @@ import pytest
 from oncegate.cache.memory.store import MemoryCache
 from oncegate.cache.record import Claim, ClaimRequest, Record, State
 from oncegate.cache.redis.store import RedisCache
-from oncegate.cache.store import prompt
+from oncegate.cache.store import CoroutineCalls, by_callback, callbacks
 from testing.waiting import until
 from tests.middleware.door import Answering, Door
 
@@ -51,21 +51,28 @@ async def test_what_was_put_in_the_place_of_a_call_is_called(name: str) -> None:
     assert len(calls) == 1
 
 
-@pytest.mark.parametrize("name", ["claim", "complete"])
-def test_a_cache_with_a_call_of_its_own_is_not_asked_in_another_way(name: str) -> None:
-    kind = type("Own", (MemoryCache,), {name: getattr(Counting, name)})
-    assert prompt(kind()) is None
+async def test_an_outcome_whose_call_is_cancelled_is_recorded_all_the_same() -> None:
+    class Cancelled(Counting):
+        async def complete(self, key: str, outcome: Record, **call: Any) -> bool:
+            if not self.outcomes:
+                self.outcomes += 1
+                raise asyncio.CancelledError
+            return await super().complete(key, outcome, **call)
+
+    there = Door(app := Answering(201), Cancelled(), "n")
+    assert (await there.send()).status == 201
+    await there.becomes(State.SUCCEEDED)
+    assert app.calls == 1
 
 
-def test_ours_are_asked_without_waiting() -> None:
+def test_ours_are_called_by_callback() -> None:
     for cache in (MemoryCache(), RedisCache.from_url("redis://127.0.0.1:1")):
-        assert prompt(cache) is cache
+        assert callbacks(cache) is cache
 
 
-def test_a_subclass_is_asked_without_waiting_if_it_says_so_itself() -> None:
-    calls = {name: vars(MemoryCache)[name] for name in ("claim_soon", "complete_soon")}
-    assert prompt(type("Silent", (MemoryCache,), {})()) is None
-    assert prompt(cache := type("Prompt", (MemoryCache,), calls)()) is cache
+def test_a_class_derived_from_ours_is_called_by_callback_if_it_declares_that_itself() -> None:
+    assert isinstance(callbacks(type("Derived", (MemoryCache,), {})()), CoroutineCalls)
+    assert callbacks(cache := by_callback(type("Declared", (MemoryCache,), {}))()) is cache
 
 
 @pytest.mark.parametrize("turns", range(4))
@@ -78,7 +85,7 @@ async def test_a_request_that_is_cancelled_while_a_cache_of_its_own_is_called_gi
         await asyncio.sleep(0)
     await call.gone()
     app.release()
-    await until(lambda: not there.slots and not there.middleware.admissions.in_flight._background)
+    await until(lambda: not there.slots and len(asyncio.all_tasks()) == 1)
     assert await there.state() is (State.SUCCEEDED if app.calls else State.ABSENT)
 
 
@@ -102,5 +109,5 @@ async def test_a_claim_that_is_not_made_yet_is_not_made_for_a_request_that_was_c
     await call.gone()
     await until(lambda: not there.middleware.admissions.in_flight._unsaved)
     cache.goes_on.set()
-    await until(lambda: not there.middleware.admissions.in_flight._background)
+    await until(lambda: len(asyncio.all_tasks()) == 1)
     assert (app.calls, there.slots, await there.state()) == (0, 0, State.ABSENT)

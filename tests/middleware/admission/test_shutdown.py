@@ -24,7 +24,7 @@ class Lifespan:
     async def _send(self, message: Any) -> None:
         self.sent.append(message["type"])
 
-    def tell(self, kind: str) -> None:
+    def deliver(self, kind: str) -> None:
         self._messages.put_nowait({"type": f"lifespan.{kind}"})
 
     async def ended(self) -> None:
@@ -55,11 +55,11 @@ async def test_shutdown_waits_for_attempts_before_the_app_sees_it(door: MakeDoor
     app = Living(201, held=True)
     there = app.there = door(app)
     lifespan = Lifespan(there)
-    lifespan.tell("startup")
+    lifespan.deliver("startup")
     call = there.begin()
     await app.arrivals()
     await call.gone()
-    lifespan.tell("shutdown")
+    lifespan.deliver("shutdown")
     assert await there.state() is State.IN_FLIGHT
     assert app.stopped_with is None
     app.release()
@@ -74,7 +74,7 @@ async def test_shutdown_waits_no_longer_than_drain_timeout(door: MakeDoor) -> No
     lifespan = Lifespan(there)
     call = there.begin()
     await app.arrivals()
-    lifespan.tell("shutdown")
+    lifespan.deliver("shutdown")
     await lifespan.ended()
     assert app.stopped_with is State.IN_FLIGHT
     app.release()
@@ -93,7 +93,6 @@ async def test_attempt_that_the_end_of_the_process_cancels_is_left_to_lapse(door
         task.cancel()
     await asyncio.wait([call.task])
     record = await there.record()
-    assert record is not None
     assert record.state is State.IN_FLIGHT or record.lapsed
     await there.becomes(State.UNKNOWN)
     assert there.slots == 0
@@ -106,7 +105,6 @@ async def test_attempt_timeout_while_draining_is_recorded_as_unknown(door: MakeD
     assert await there.middleware.drain(PATIENCE) == 0
     await call.answered()
     record = await there.record()
-    assert record is not None
     assert (record.state, record.lapsed) == (State.UNKNOWN, False)
 
 
@@ -116,12 +114,12 @@ async def test_app_that_starts_again_after_a_shutdown_records_what_runs_out_of_t
     there = app.there = door(app, attempt_timeout=0.05, lease=1000)
     for _ in range(2):
         lifespan = Lifespan(there)
-        lifespan.tell("startup")
-        lifespan.tell("shutdown")
+        lifespan.deliver("startup")
+        lifespan.deliver("shutdown")
         await lifespan.ended()
     lifespan = Lifespan(there)
-    lifespan.tell("startup")
+    lifespan.deliver("startup")
     assert (await there.send()).code == "upstream-failed"
     assert await there.state() is State.UNKNOWN
-    lifespan.tell("shutdown")
+    lifespan.deliver("shutdown")
     await lifespan.ended()

@@ -21,10 +21,10 @@ async def test_response_timeout_counts_to_the_head_alone(door: MakeDoor) -> None
         await go.wait()
         await send({"type": "http.response.body", "body": b"slow"})
 
-    there = door(app, response_timeout=0.05)
+    there = door(app, response_timeout=0.5)
     call = there.begin()
     await call.started.wait()
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(0.6)  # past the limit
     go.set()
     assert ((await call.answered()).status, call.body) == (201, b"slow")
 
@@ -53,7 +53,7 @@ async def test_attempt_timeout_counts_to_the_last_byte(door: MakeDoor) -> None:
         await send({"type": "http.response.body", "body": b"begun", "more_body": True})
         await asyncio.Event().wait()
 
-    there = door(app, attempt_timeout=0.1)
+    there = door(app, attempt_timeout=0.5)
     call = await there.send()
     assert (call.status, call.body, call.done) == (201, b"begun", False)
     assert await there.state() is State.UNKNOWN

@@ -23,19 +23,7 @@ from oncegate import (
     OutcomeUnknownError,
     idempotent,
 )
-from oncegate.cache.store import Cache
 from tests.middleware.decorated import PATIENCE, Order, Receipt, Till
-
-
-@pytest.fixture
-def till() -> Till:
-    return Till()
-
-
-@pytest.fixture
-def options(cache: Cache, namespace: str) -> dict[str, Any]:
-    return {"cache": cache, "namespace": namespace}
-
 
 Call = Callable[..., Any]
 Charge = Callable[..., Call]
@@ -176,7 +164,7 @@ async def test_a_call_that_is_cancelled_goes_on_and_its_result_is_kept(till: Til
 async def test_a_plain_function_out_of_time_is_of_unknown_outcome_when_it_returns(
     till: Till, options: dict[str, Any]
 ) -> None:
-    rules = IdempotencySettings(attempt_timeout=0.1, response_timeout=0.1)
+    rules = IdempotencySettings(attempt_timeout=1, response_timeout=1)  # until a thread has begun
 
     @idempotent(key=lambda order: order.id, settings=rules, **options)
     def charge(order: Order) -> int:

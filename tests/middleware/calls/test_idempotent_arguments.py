@@ -12,19 +12,7 @@ from uuid import UUID
 import pytest
 
 from oncegate import CallerMissing, KeyInvalid, KeyMissing, KeyReusedError, NotProcessed, idempotent
-from oncegate.cache.store import Cache
 from tests.middleware.decorated import Order, Receipt, Till
-
-
-@pytest.fixture
-def till() -> Till:
-    return Till()
-
-
-@pytest.fixture
-def options(cache: Cache, namespace: str) -> dict[str, Any]:
-    return {"cache": cache, "namespace": namespace}
-
 
 # -- keys
 

@@ -127,11 +127,11 @@ class Held(MemoryCache):
 
     def __init__(self) -> None:
         super().__init__()
-        self.asked = threading.Event()
+        self.claimed = threading.Event()
         self.go = threading.Event()
 
     async def claim(self, key: str, request: ClaimRequest, **call: Any) -> Any:
-        self.asked.set()
+        self.claimed.set()
         await asyncio.to_thread(self.go.wait, PATIENCE)
         return await super().claim(key, request, **call)
 
@@ -154,7 +154,7 @@ def test_what_is_interrupted_before_it_executes_leaves_the_key_free() -> None:
         return len(calls)
 
     def interrupt() -> None:
-        assert cache.asked.wait(PATIENCE)
+        assert cache.claimed.wait(PATIENCE)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     with ThreadPoolExecutor(1) as threads:
@@ -175,10 +175,10 @@ def test_what_is_interrupted_before_it_executes_leaves_the_key_free() -> None:
 async def test_nobody_waits_for_a_thread_that_has_left() -> None:
     calls = [ThreadedCall(int, (), {}, None) for _ in range(2)]
     calls[0].leave()
-    asked = [asyncio.ensure_future(call.made()) for call in calls]
+    made = [asyncio.ensure_future(call.made()) for call in calls]
     await asyncio.sleep(0)
     calls[1].leave()
-    for each in asked:
+    for each in made:
         with pytest.raises(NotProcessed, match="interrupted"):
             await each
 

@@ -4,30 +4,17 @@ import asyncio
 from typing import Any
 
 import pytest
-from pydantic import BaseModel, SecretStr
 
 from oncegate import (
     CallerMissing,
-    CommandFailedError,
     CommandProcessor,
     DuplicateCommandError,
     InFlightError,
-    KeyInvalid,
     OutcomeUnknownError,
     RecordUnreadable,
 )
 from oncegate.cache.store import Cache
-from tests.middleware.till import Make, Pay, Till
-
-
-async def test_failure_that_cannot_be_put_into_words_is_still_recorded(make: Make) -> None:
-    processor = make(till := Till(), on_error="replay")
-    till.instead = [ValueError("file \udc80")]
-    with pytest.raises(ValueError, match="file"):
-        await processor.process(Pay(5), idempotency_key="k")
-    with pytest.raises(CommandFailedError):
-        await processor.process(Pay(5), idempotency_key="k")
-    assert len(till.executed) == 1
+from tests.middleware.till import Make, Pay, Till, begun
 
 
 class Pays:
@@ -85,26 +72,13 @@ async def test_execution_that_runs_out_of_time_is_unknown(make: Make) -> None:
     assert len(till.executed) == 1
 
 
-@pytest.mark.parametrize("wait", [float("nan"), -1.0, 0.0])
-async def test_a_wait_that_is_none_is_not_waited(make: Make, wait: float) -> None:
-    processor = make(till := Till())
-    till.gate.clear()
-    first = asyncio.ensure_future(processor.process(Pay(5), idempotency_key="k"))
-    await till.began.wait()
+@pytest.mark.parametrize("wait", [float("nan"), -1.0, 0.0, float("inf")])
+async def test_a_wait_that_is_none_is_not_waited_and_any_is_capped_by_max_wait(make: Make, wait: float) -> None:
+    processor = make(till := Till(), max_wait=0.05)
+    first = await begun(processor, till)
     with pytest.raises(InFlightError):
         async with asyncio.timeout(60):
             await processor.process(Pay(5), idempotency_key="k", wait=wait)
-    till.gate.set()
-    await first
-
-
-async def test_a_wait_is_capped_by_max_wait(make: Make) -> None:
-    processor = make(till := Till(), max_wait=0.05)
-    till.gate.clear()
-    first = asyncio.ensure_future(processor.process(Pay(5), idempotency_key="k"))
-    await till.began.wait()
-    with pytest.raises(InFlightError):
-        await processor.process(Pay(5), idempotency_key="k", wait=float("inf"))
     till.gate.set()
     await first
 
@@ -116,11 +90,6 @@ async def test_settings_that_are_about_callers_count_here_too(make: Make) -> Non
     await processor.process(Pay(5), idempotency_key="k", caller="a\udc80")
     with pytest.raises(DuplicateCommandError):
         await processor.process(Pay(5), idempotency_key="k", caller="a\udc80")
-
-
-async def test_half_a_character_is_no_key(make: Make) -> None:
-    with pytest.raises(KeyInvalid):
-        await make(Till()).process(Pay(5), idempotency_key="a\udc80")
 
 
 async def test_mismatch_is_logged_where_it_is_only_warned_of(make: Make, caplog: pytest.LogCaptureFixture) -> None:
@@ -153,34 +122,10 @@ async def test_codec_of_the_callers_own_keeps_what_json_does_not(cache: Cache, n
         processor(result_type=int, codec=Pickled())
 
 
-async def test_masked_result_is_recorded_without_its_body(make: Make) -> None:
-    class Token(BaseModel):
-        value: SecretStr
-
-    async def issue(command: Any) -> Token:
-        return Token(value=SecretStr("s3cret"))
-
-    processor = make(issue, result_type=Token)
-    assert (await processor.process(Pay(5), idempotency_key="k")).value.get_secret_value() == "s3cret"
-    with pytest.raises(DuplicateCommandError) as raised:
-        await processor.process(Pay(5), idempotency_key="k")
-    assert raised.value.omitted
-
-
-async def test_result_over_the_cap_is_recorded_without_its_body(make: Make) -> None:
-    processor = make(Till(), max_response_body=5)
-    await processor.process(Pay(5), idempotency_key="k")
-    with pytest.raises(DuplicateCommandError) as raised:
-        await processor.process(Pay(5), idempotency_key="k")
-    assert raised.value.omitted
-
-
 async def test_failure_whose_caller_has_left_is_logged(make: Make, caplog: pytest.LogCaptureFixture) -> None:
     processor = make(till := Till())
-    till.gate.clear()
     till.instead = [ValueError("declined")]
-    call = asyncio.ensure_future(processor.process(Pay(5), idempotency_key="k"))
-    await till.began.wait()
+    call = await begun(processor, till)
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
@@ -190,10 +135,8 @@ async def test_failure_whose_caller_has_left_is_logged(make: Make, caplog: pytes
 
 
 async def test_execution_that_runs_out_of_time_while_the_process_ends_is_unknown_at_once(make: Make) -> None:
-    processor = make(till := Till(), attempt_timeout=0.2)
-    till.gate.clear()
-    call = asyncio.ensure_future(processor.process(Pay(5), idempotency_key="k"))
-    await till.began.wait()
+    processor = make(till := Till(), attempt_timeout=1)
+    call = await begun(processor, till)
     assert await processor.drain(30) == 0
     with pytest.raises(OutcomeUnknownError):
         await call

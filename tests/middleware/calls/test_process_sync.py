@@ -5,24 +5,15 @@ Rules of docs/contract.md: R12.4.
 
 import asyncio
 import os
-import threading
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from oncegate import (
-    CommandProcessor,
-    InFlightError,
-    MemoryCache,
-    OutcomeUnknownError,
-    RedisCache,
-    SyncCommandProcessor,
-)
+from oncegate import CommandProcessor, InFlightError, MemoryCache, OutcomeUnknownError, RedisCache, SyncCommandProcessor
 from oncegate.cache.store import Cache
-
-PATIENCE = 30.0
+from tests.middleware.decorated import PATIENCE, Till
 
 
 @pytest.fixture(params=["memory", "redis"])
@@ -32,20 +23,6 @@ def store(request: pytest.FixtureRequest) -> Iterator[Cache]:
         yield MemoryCache()
     else:
         yield RedisCache.from_url(request.getfixturevalue("redis_url"), timeout=PATIENCE)
-
-
-class Till:
-    def __init__(self) -> None:
-        self.paid: list[Any] = []
-        self.began = threading.Event()
-        self.go = threading.Event()
-        self.go.set()
-
-    def __call__(self, command: Any) -> dict[str, int]:
-        self.paid.append(command)
-        self.began.set()
-        assert self.go.wait(PATIENCE)
-        return {"number": len(self.paid)}
 
 
 def processor(till: Any, store: Cache, namespace: str) -> CommandProcessor[Any, dict[str, int]]:

@@ -144,9 +144,9 @@ async def test_a_message_under_the_key_of_a_processed_command_is_executed_whatev
         lambda command: command, name="pay", cache=records.cache, namespace=namespace
     )
     await processor.process(5, idempotency_key="key-1")
-    with pytest.raises(DuplicateCommandError) as told:
+    with pytest.raises(DuplicateCommandError) as refusal:
         await processor.process(5, idempotency_key="key-1", raise_on_duplicate=True)
-    for record in ("", told.value.record):
+    for record in ("", refusal.value.record):
         message = Delivery("key-1", PAYLOAD, record=record, fingerprint=of_its_own)
         ledger = subscribe(f"ledger{len(record)}")
         begun = await ledger.begin(message)

@@ -95,7 +95,7 @@ async def test_a_late_outcome_is_no_dead_letter(
     ledger = subscribe("ledger", watch=counted.metrics)
     begun = await ledger.begin(PAY)
     assert begun._attempt is not None
-    assert await ledger.cache.release(records.of("ledger"), token=begun._attempt.token)
+    assert await ledger.cache.release(records.of("ledger"), token=begun._attempt.claim.token)
     other = await subscribe("ledger").begin(PAY)
     assert await begun.fail("no", final=True) is Recording.REFUSED
     assert counted.values("oncegate_dead_letters_total") == {}
@@ -171,9 +171,7 @@ async def test_a_name_stands_for_the_host_s_in_records() -> None:
     ledger = Subscription("ledger", cache=cache, name="billing-eu-1")
     begun = await ledger.begin(PAY)
     await begun.succeed()
-    records = Records(cache, "default")
-    record = await records.execution("ledger")
-    assert record is not None
+    record = await Records(cache, "default").execution("ledger")
     assert record.trace.gateway.startswith("billing-eu-1/")
     with pytest.raises(ValueError, match="name has at most 64"):
         Subscription("ledger", cache=cache, name="no name\n")

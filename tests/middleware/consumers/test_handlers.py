@@ -7,23 +7,12 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from oncegate import (
-    Action,
-    Begun,
-    Delivery,
-    DeliveryDecision,
-    NotProcessed,
-    NotRecorded,
-    NotRetryable,
-    OutcomeUnknown,
-    Recording,
-    Subscription,
-)
+from oncegate import Action, Begun, Delivery, DeliveryDecision, NotProcessed, NotRetryable, OutcomeUnknown, Subscription
 from oncegate.cache.memory.store import MemoryCache
 from oncegate.cache.record import State, StoredResponse
 from testing.waiting import until
-from tests.middleware.conftest import Elsewhere, MakeSubscription
-from tests.middleware.deliveries import PAY, Records, taking_over
+from tests.middleware.conftest import MakeSubscription
+from tests.middleware.deliveries import PAY, Records
 from tests.middleware.door import PATIENCE
 
 
@@ -32,7 +21,7 @@ class Receipt(BaseModel):
 
 
 class Handler:
-    """Counts its calls; returns or raises what it is told; with ``held``, only after `release`."""
+    """Counts its calls; returns or raises what it is given; with ``held``, only after `release`."""
 
     def __init__(self, result: Any = None, *, held: bool = False) -> None:
         self.calls = 0
@@ -120,10 +109,7 @@ async def test_an_error_is_kept_as_type_and_text_whatever_it_is(
     subscribe: MakeSubscription, records: Records, raised: Exception, body: bytes
 ) -> None:
     await subscribe("ledger").execute(PAY, Handler(raised))
-    record = await records.execution("ledger")
-    assert record is not None
-    assert record.response is not None
-    assert record.response.body == body
+    assert await records.kept("ledger") == (State.FAILED, 1, body)
 
 
 async def test_a_decorated_handler_gets_its_message_and_more(subscribe: MakeSubscription) -> None:
@@ -163,10 +149,18 @@ async def test_what_is_cancelled_inside_a_handler_is_its_failure_and_not_its_con
     assert await records.state("ledger") is State.FAILED
 
 
+@pytest.mark.parametrize("in_batch", [False, True])
 async def test_a_cancelled_handler_leaves_an_unknown_outcome_not_a_failure(
-    subscribe: MakeSubscription, records: Records
+    subscribe: MakeSubscription, records: Records, in_batch: bool
 ) -> None:
-    task = asyncio.create_task(subscribe("ledger").execute(PAY, handler := Handler(held=True)))
+    handler = Handler(held=True)
+
+    async def batch(_: list[Any]) -> None:
+        await handler()
+
+    ledger = subscribe("ledger")
+    executing = ledger.execute_many([PAY], batch, [0]) if in_batch else ledger.execute(PAY, handler)
+    task: asyncio.Task[Any] = asyncio.create_task(executing)
     await handler.began.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -234,10 +228,7 @@ async def test_a_thread_that_runs_out_of_time_is_redelivered_and_recorded_when_i
     assert (await subscribe("ledger").begin(PAY)).decision is DeliveryDecision.IN_FLIGHT
     handler.gate.set()
 
-    async def recorded() -> bool:
-        return await records.state("ledger") is State.SUCCEEDED
-
-    await until(recorded)
+    await records.until("ledger", State.SUCCEEDED)
 
 
 def test_a_thread_at_work_when_its_process_ends_keeps_its_lease() -> None:
@@ -262,80 +253,3 @@ def test_a_thread_at_work_when_its_process_ends_keeps_its_lease() -> None:
         assert executing.cancelled()
         assert runner.run(Records(cache, "n").state("ledger")) is State.IN_FLIGHT
         handler.gate.set()
-
-
-# -- as a context -----------------------------------------------------------------------------------------------------
-
-
-async def test_to_leave_the_context_normally_is_success(subscribe: MakeSubscription, records: Records) -> None:
-    async with subscribe("ledger").delivery(PAY) as begun:
-        assert begun.run
-    assert begun.action is Action.ACKNOWLEDGE
-    assert await records.state("ledger") is State.SUCCEEDED
-    async with subscribe("ledger").delivery(PAY) as again:
-        assert not again.run
-    assert again.action is Action.ACKNOWLEDGE
-
-
-async def test_a_result_given_in_the_context_is_kept(subscribe: MakeSubscription) -> None:
-    async with subscribe("ledger").delivery(PAY) as begun:
-        await begun.succeed(b"7")
-    assert (await subscribe("ledger").begin(PAY)).result == b"7"
-
-
-async def test_an_exception_out_of_the_context_is_recorded_and_goes_on(
-    subscribe: MakeSubscription, records: Records
-) -> None:
-    with pytest.raises(ValueError, match="no such account"):
-        async with subscribe("ledger").delivery(PAY) as begun:
-            raise ValueError("no such account")
-    assert begun.action is Action.REDELIVER
-    assert await records.state("ledger") is State.FAILED
-
-
-async def test_an_exception_after_the_success_changes_nothing(subscribe: MakeSubscription, records: Records) -> None:
-    async def acknowledge() -> None:
-        raise ConnectionError("no answer")
-
-    begun: Begun | None = None
-    with pytest.raises(ConnectionError):  # noqa: PT012 - what is raised between two other steps
-        async with subscribe("ledger").delivery(PAY) as begun:
-            await begun.succeed()
-            await acknowledge()
-    assert begun is not None
-    assert begun.action is Action.ACKNOWLEDGE
-    assert await records.state("ledger") is State.SUCCEEDED
-
-
-async def test_a_failure_given_in_the_context_is_left_quietly(subscribe: MakeSubscription) -> None:
-    async with subscribe("ledger").delivery(PAY) as begun:
-        await begun.fail("no")
-    assert begun.action is Action.REDELIVER
-
-
-async def test_a_success_that_is_refused_raises_out_of_the_context(
-    subscribe: MakeSubscription, records: Records, elsewhere: Elsewhere
-) -> None:
-    left: Begun | None = None
-    with pytest.raises(NotRecorded) as told:
-        async with subscribe("ledger", lease=0.3).delivery(PAY) as left:
-            elsewhere(taking_over(records.of("ledger"), b"the next owner's"))
-    assert told.value.recording is Recording.REFUSED
-    assert left is not None
-    assert left.action is Action.REDELIVER
-
-
-async def test_a_cancelled_context_leaves_an_unknown_outcome(subscribe: MakeSubscription, records: Records) -> None:
-    began = asyncio.Event()
-
-    async def consume() -> None:
-        async with subscribe("ledger").delivery(PAY):
-            began.set()
-            await asyncio.sleep(PATIENCE)
-
-    task = asyncio.create_task(consume())
-    await began.wait()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert await records.state("ledger") is State.UNKNOWN

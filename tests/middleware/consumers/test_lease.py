@@ -12,12 +12,11 @@ from oncegate.cache.record import Claim, ClaimRequest, State
 from oncegate.cache.store import Cache
 from oncegate.middleware.admission.attempt import LeaseLost
 from oncegate.middleware.admission.observe import Watch
+from testing.records import SUCCESSOR, read
 from testing.waiting import until
 from tests.middleware.conftest import Elsewhere, MakeSubscription
 from tests.middleware.deliveries import PAY, Records, taking_over
 from tests.middleware.door import PATIENCE
-
-SUCCESSOR = b"the next owner's"
 
 
 def lapsing(records: Records) -> Callable[[Cache], Coroutine[Any, Any, None]]:
@@ -39,8 +38,7 @@ async def test_the_lease_is_renewed_while_the_command_runs(subscribe: MakeSubscr
 
     async def renewed() -> bool:
         nonlocal left
-        found = await records.cache.get(records.of("ledger"))
-        assert found is not None
+        found = await read(records.cache, records.of("ledger"))
         before, left = left, found.remaining_ms
         return found.remaining_ms > before
 
@@ -60,12 +58,12 @@ async def test_a_consumer_that_lost_its_lease_is_refused_and_told(
 ) -> None:
     refused: list[str] = []
 
-    class Telling(Watch):
+    class Watching(Watch):
         def outcome_refused(self, route: str) -> None:
             refused.append(route)
 
-    begun = await subscribe("ledger", lease=0.3, max_attempts=1, watch=Telling()).begin(PAY)
-    elsewhere(taking_over(records.of("ledger"), SUCCESSOR))
+    begun = await subscribe("ledger", lease=0.3, max_attempts=1, watch=Watching()).begin(PAY)
+    elsewhere(taking_over(records.of("ledger")))
     if outcome == "succeed":
         recording = await begun.succeed()
     elif outcome == "unknown":
@@ -75,7 +73,6 @@ async def test_a_consumer_that_lost_its_lease_is_refused_and_told(
     assert recording is Recording.REFUSED
     assert begun.action is Action.REDELIVER
     record = await records.execution("ledger")
-    assert record is not None
     assert (record.state, record.token, record.attempt) == (State.IN_FLIGHT, SUCCESSOR, 2)
     assert refused == ["ledger"]
 
@@ -84,7 +81,7 @@ async def test_a_release_after_a_takeover_leaves_the_successor_alone(
     subscribe: MakeSubscription, records: Records, elsewhere: Elsewhere
 ) -> None:
     begun = await subscribe("ledger", lease=0.3).begin(PAY)
-    elsewhere(taking_over(records.of("ledger"), SUCCESSOR))
+    elsewhere(taking_over(records.of("ledger")))
     await begun.release()
     assert await records.state("ledger") is State.IN_FLIGHT
 
@@ -105,11 +102,10 @@ async def test_confirm_renews_an_old_lease_and_raises_for_a_lost_one(
     elsewhere(lapsing(records))
     before = monotonic()
     await begun.confirm()
-    found = await records.cache.get(records.of("ledger"))
+    found = await read(records.cache, records.of("ledger"))
     passed_ms = 1000 * (monotonic() - before)  # the new lease may be over as well by now
-    assert found is not None
     assert found.remaining_ms > 600_000 + 300 - passed_ms - 10
-    elsewhere(taking_over(records.of("ledger"), SUCCESSOR))
+    elsewhere(taking_over(records.of("ledger")))
     with pytest.raises(LeaseLost):
         await begun.confirm()
     await begun.release()
@@ -134,13 +130,11 @@ class Pausing:
 async def test_a_paused_process_does_not_run_what_its_successor_runs(
     cache: Cache, namespace: str, records: Records, elsewhere: Elsewhere
 ) -> None:
-    paused: Any = Pausing(cache, lambda: elsewhere(taking_over(records.of("ledger"), SUCCESSOR)))
+    paused: Any = Pausing(cache, lambda: elsewhere(taking_over(records.of("ledger"))))
     ledger = Subscription("ledger", cache=paused, namespace=namespace, settings=SubscriptionSettings(lease=0.3))
     begun = await ledger.begin(PAY)
     assert (begun.decision, begun.action) == (DeliveryDecision.IN_FLIGHT, Action.REDELIVER)
-    record = await records.execution("ledger")
-    assert record is not None
-    assert record.token == SUCCESSOR
+    assert (await records.execution("ledger")).token == SUCCESSOR
     assert await ledger.drain(PATIENCE) == 0
     assert ledger.slots == 0
 

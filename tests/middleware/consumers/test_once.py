@@ -1,13 +1,14 @@
-"""A delivery as a loop of zero or one rounds: what is not to be executed is not reached, and each way out is an outcome."""
+"""A delivery as a loop of zero or one rounds, or as a context: what is not to be executed, and what each way out records."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
 
 from oncegate import (
     Action,
+    Begun,
     Delivery,
     DeliveryDecision,
     NotProcessed,
@@ -20,7 +21,6 @@ from oncegate import (
 from oncegate.cache.memory.store import MemoryCache
 from oncegate.cache.record import State
 from oncegate.middleware.consumers.once import Once
-from testing.waiting import until
 from tests.middleware.conftest import Elsewhere, MakeSubscription
 from tests.middleware.deliveries import PAY, Records, taking_over
 from tests.middleware.door import PATIENCE
@@ -42,8 +42,25 @@ async def consume(once: Once, effects: list[str], *, ends: str = "") -> None:
                 continue
             if ends == "succeed":
                 await begun.succeed(b"7")
-            if ends == "fail":
-                await begun.fail("no")
+
+
+WAYS = pytest.mark.parametrize("way", ["once", "delivery"])
+
+
+async def execute(subscription: Subscription, way: str, body: Callable[[Begun], Awaitable[object]]) -> Begun:
+    """Has ``body`` executed for `PAY` as a loop's body, or as a context's; what became of it."""
+    if way == "delivery":
+        async with subscription.delivery(PAY) as begun:
+            if begun.run:
+                await body(begun)
+        return begun
+    once = subscription.once(PAY)
+    async for attempt in once:
+        async with attempt as begun:
+            await body(begun)
+    assert once.begun
+    assert once.action is once.begun.action
+    return once.begun
 
 
 @pytest.mark.parametrize("ends", ["", "break", "return", "continue", "succeed"])
@@ -80,11 +97,26 @@ async def test_what_is_not_to_be_executed_is_not_reached(subscribe: MakeSubscrip
     await first.succeed()
 
 
-async def test_a_failure_that_is_given_is_left_quietly(subscribe: MakeSubscription, records: Records) -> None:
-    once = subscribe("ledger").once(PAY)
-    await consume(once, [], ends="fail")
-    assert once.action is Action.REDELIVER
+@WAYS
+async def test_a_failure_that_is_given_is_left_quietly(subscribe: MakeSubscription, records: Records, way: str) -> None:
+    begun = await execute(subscribe("ledger"), way, lambda begun: begun.fail("no"))
+    assert begun.action is Action.REDELIVER
     assert await records.state("ledger") is State.FAILED
+
+
+@WAYS
+async def test_to_leave_normally_is_success(subscribe: MakeSubscription, records: Records, way: str) -> None:
+    begun = await execute(subscribe("ledger"), way, lambda _: asyncio.sleep(0))
+    assert begun.action is Action.ACKNOWLEDGE
+    assert await records.state("ledger") is State.SUCCEEDED
+
+
+@WAYS
+async def test_a_result_that_is_given_is_kept(subscribe: MakeSubscription, way: str) -> None:
+    for _ in range(2):
+        begun = await execute(subscribe("ledger"), way, lambda begun: begun.succeed(b"7"))
+        assert begun.action is Action.ACKNOWLEDGE
+    assert (begun.decision, begun.result) == (DeliveryDecision.DUPLICATE, b"7")
 
 
 @pytest.mark.parametrize(
@@ -99,50 +131,56 @@ async def test_a_failure_that_is_given_is_left_quietly(subscribe: MakeSubscripti
         (StopAsyncIteration("no"), State.FAILED, Action.REDELIVER),
     ],
 )
-@pytest.mark.parametrize("way", ["once", "delivery"])
+@WAYS
 async def test_an_exception_is_recorded_and_goes_on(
     subscribe: MakeSubscription, records: Records, way: str, raised: BaseException, state: State | None, action: Action
 ) -> None:
-    once, begun = subscribe("ledger").once(PAY), None
+    reached: list[Begun] = []
 
-    async def execute() -> None:
-        nonlocal begun
-        if way == "delivery":
-            async with subscribe("ledger").delivery(PAY) as begun:
-                raise raised
-        async for attempt in once:
-            async with attempt as begun:
-                raise raised
+    async def body(begun: Begun) -> None:
+        reached.append(begun)
+        raise raised
 
     try:
-        await execute()
+        await execute(subscribe("ledger"), way, body)
     except BaseException as error:  # whatever it is
-        told: BaseException = error
-    assert told is raised or told.__cause__ is raised
-    assert begun
-    assert begun.action is action
+        met: BaseException = error
+    assert met is raised or met.__cause__ is raised
+    assert reached[0].action is action
     assert await records.state("ledger") is state
 
 
+@WAYS
+async def test_an_exception_after_the_success_changes_nothing(
+    subscribe: MakeSubscription, records: Records, way: str
+) -> None:
+    reached: list[Begun] = []
+
+    async def body(begun: Begun) -> None:
+        reached.append(begun)
+        await begun.succeed()
+        raise ConnectionError("no answer")
+
+    with pytest.raises(ConnectionError):
+        await execute(subscribe("ledger"), way, body)
+    assert reached[0].action is Action.ACKNOWLEDGE
+    assert await records.state("ledger") is State.SUCCEEDED
+
+
 @pytest.mark.parametrize("ending", [KeyboardInterrupt(), SystemExit(3)])
-@pytest.mark.parametrize("way", ["once", "delivery"])
+@WAYS
 async def test_the_end_of_the_process_leaves_an_unknown_outcome(
     subscribe: MakeSubscription, records: Records, way: str, ending: BaseException
 ) -> None:
-    async def execute() -> None:
-        if way == "delivery":
-            async with subscribe("ledger").delivery(PAY):
-                raise ending
-        async for attempt in subscribe("ledger").once(PAY):
-            async with attempt:
-                raise ending
+    async def body(_: Begun) -> None:
+        raise ending
 
     with pytest.raises(type(ending)):
-        await execute()
+        await execute(subscribe("ledger"), way, body)
     assert await records.state("ledger") is State.UNKNOWN
 
 
-@pytest.mark.parametrize("way", ["once", "delivery"])
+@WAYS
 async def test_a_generator_that_is_closed_in_the_middle_lets_its_lease_go(
     subscribe: MakeSubscription, records: Records, way: str
 ) -> None:
@@ -158,10 +196,7 @@ async def test_a_generator_that_is_closed_in_the_middle_lets_its_lease_go(
     assert await anext(generator) == 1
     await generator.aclose()
 
-    async def unknown() -> bool:
-        return await records.state("ledger") is State.UNKNOWN
-
-    await until(unknown)
+    await records.until("ledger", State.UNKNOWN)
 
 
 def test_what_is_closed_after_its_loop_ends_quietly() -> None:
@@ -189,28 +224,33 @@ def test_what_is_closed_after_its_loop_ends_quietly() -> None:
     held.pop().close()
 
 
+@WAYS
 async def test_a_success_that_is_refused_raises(
-    subscribe: MakeSubscription, records: Records, elsewhere: Elsewhere
+    subscribe: MakeSubscription, records: Records, elsewhere: Elsewhere, way: str
 ) -> None:
-    once = subscribe("ledger", lease=0.3).once(PAY)
-    with pytest.raises(NotRecorded) as told:  # noqa: PT012 - the loop is what raises
-        async for attempt in once:
-            async with attempt:
-                elsewhere(taking_over(records.of("ledger"), b"the next owner's"))
-    assert told.value.recording is Recording.REFUSED
-    assert once.action is Action.REDELIVER
+    reached: list[Begun] = []
+
+    async def body(begun: Begun) -> None:
+        reached.append(begun)
+        elsewhere(taking_over(records.of("ledger")))
+
+    with pytest.raises(NotRecorded) as refusal:
+        await execute(subscribe("ledger", lease=0.3), way, body)
+    assert refusal.value.recording is Recording.REFUSED
+    assert reached[0].action is Action.REDELIVER
 
 
-async def test_a_cancelled_round_leaves_an_unknown_outcome(subscribe: MakeSubscription, records: Records) -> None:
+@WAYS
+async def test_to_be_cancelled_leaves_an_unknown_outcome(
+    subscribe: MakeSubscription, records: Records, way: str
+) -> None:
     began = asyncio.Event()
 
-    async def execute() -> None:
-        async for attempt in subscribe("ledger").once(PAY):
-            async with attempt:
-                began.set()
-                await asyncio.sleep(PATIENCE)
+    async def body(_: Begun) -> None:
+        began.set()
+        await asyncio.sleep(PATIENCE)
 
-    task = asyncio.create_task(execute())
+    task = asyncio.create_task(execute(subscribe("ledger"), way, body))
     await began.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -135,9 +135,9 @@ async def test_what_would_execute_nothing_is_no_handler(handler: Any, why: str) 
 
 @pytest.mark.parametrize("cache", [b"redis://:secret@127.0.0.1/0", None, MemoryCache, dict])
 def test_what_is_no_cache_is_refused_at_once(cache: Any) -> None:
-    with pytest.raises(TypeError, match=r"cache .*from_url\(") as told:
+    with pytest.raises(TypeError, match=r"cache .*from_url\(") as refusal:
         Subscription("ledger", cache=cache)
-    assert "secret" not in str(told.value)
+    assert "secret" not in str(refusal.value)
 
 
 def test_what_are_no_settings_is_refused_at_once() -> None:

@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 
 from oncegate import Delivery
-from oncegate.middleware.consumers.origin import MOST_CHARACTERS, origin_of
+from oncegate.middleware.consumers.delivery import MOST_CHARACTERS, origin_of
 from tests.middleware.conftest import MakeSubscription
 
 

@@ -111,10 +111,7 @@ async def test_a_claim_that_is_won_late_is_recorded_where_it_runs_all_the_same(
     begun = await ledger.begin(PAY)
     assert (begun.run, begun.attempt) == (True, 0)
 
-    async def claimed() -> bool:
-        return await records.state("ledger") is State.IN_FLIGHT
-
-    await until(claimed)
+    await records.until("ledger", State.IN_FLIGHT)
     assert await begun.succeed(b"7") is Recording.RECORDED
     assert await records.state("ledger") is State.SUCCEEDED
     assert await ledger.drain(PATIENCE) == 0
@@ -183,10 +180,10 @@ async def test_a_last_failure_is_dead_lettered_although_its_record_waits(
 async def test_a_success_that_is_not_recorded_yet_raises_out_of_the_context(
     subscribe: MakeSubscription, server: RedisServer
 ) -> None:
-    with pytest.raises(NotRecorded) as told:
+    with pytest.raises(NotRecorded) as refusal:
         async with subscribe("ledger", record_timeout=0.1).delivery(PAY):
             server.stop()
-    assert told.value.recording is Recording.PENDING
+    assert refusal.value.recording is Recording.PENDING
     server.start()
 
 

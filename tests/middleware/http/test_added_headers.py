@@ -16,8 +16,7 @@ HIT = "oncegate; hit; ttl="
 
 @pytest.mark.parametrize("spelling", ["abc", '"abc"', '"a b";v=1'])
 async def test_idempotency_key_is_echoed_in_the_form_the_client_sent(door: MakeDoor, spelling: str) -> None:
-    app = Answering(201, headers=[(b"Idempotency-Key", b"the upstream's")])
-    there = door(app)
+    there = door(Answering(201, headers=[(b"Idempotency-Key", b"the upstream's")]))
     assert (await there.send(key=spelling)).value("idempotency-key") == spelling
     assert (await there.send(key=spelling)).value("idempotency-key") == spelling
     assert (await there.send(b"other", key=spelling)).value("idempotency-key") == spelling, "on a problem, too"
@@ -30,8 +29,7 @@ async def test_idempotency_key_is_echoed_as_this_request_spelled_it(door: MakeDo
 
 
 async def test_idempotent_replayed_is_on_replays_alone(door: MakeDoor) -> None:
-    app = Answering(201, headers=[(b"Idempotent-Replayed", b"true")])
-    there = door(app)
+    there = door(Answering(201, headers=[(b"Idempotent-Replayed", b"true")]))
     first = await there.send()
     assert not first.replayed, "the upstream's own is dropped"
     assert (await there.send()).values(b"idempotent-replayed") == [b"true"]
@@ -40,8 +38,7 @@ async def test_idempotent_replayed_is_on_replays_alone(door: MakeDoor) -> None:
 
 
 async def test_cache_status_of_an_execution_that_is_kept(door: MakeDoor) -> None:
-    app = Answering(201, headers=[(b"cache-status", b"upstream; hit")])
-    there = door(app)
+    there = door(Answering(201, headers=[(b"cache-status", b"upstream; hit")]))
     ours = b"oncegate; fwd=miss; stored"
     assert (await there.send()).values(b"cache-status") == [b"upstream; hit", ours], "ours is the last of the list"
     replay = (await there.send()).values(b"cache-status")
@@ -85,14 +82,11 @@ async def test_cache_status_and_replayed_are_on_no_problem(door: MakeDoor) -> No
 
 
 async def test_retry_after_is_on_in_flight(door: MakeDoor) -> None:
-    app = Answering(201, held=True)
-    there = door(app)
-    first = there.begin()
-    await app.arrivals()
-    assert int((await there.send()).value("retry-after") or 0) >= 1
-    assert (await there.send(b"other")).value("retry-after") is None
-    app.release()
-    assert (await first.answered()).value("retry-after") is None
+    there = door(app := Answering(201, held=True))
+    async with there.in_flight(app) as first:
+        assert int((await there.send()).value("retry-after") or 0) >= 1
+        assert (await there.send(b"other")).value("retry-after") is None
+    assert first.value("retry-after") is None
 
 
 def test_retry_after_is_on_what_time_can_change_and_on_nothing_else() -> None:
@@ -106,26 +100,20 @@ def test_retry_after_is_on_what_time_can_change_and_on_nothing_else() -> None:
 
 
 async def test_retry_after_is_on_503(door: MakeDoor) -> None:
-    app = Answering(201, held=True)
-    there = door(app, max_in_flight=1)
-    first = there.begin()
-    await app.arrivals()
-    refused = await there.send(key="k-2")
-    assert refused.status == 503
-    assert int(refused.value("retry-after") or 0) >= 1
-    app.release()
-    await first.answered()
+    there = door(app := Answering(201, held=True), max_in_flight=1)
+    async with there.in_flight(app):
+        refused = await there.send(key="k-2")
+        assert refused.status == 503
+        assert int(refused.value("retry-after") or 0) >= 1
 
 
 async def test_idempotency_attempt_counts_from_one_and_a_client_s_own_is_dropped(door: MakeDoor) -> None:
-    app = Answering(500, 500, 201)
-    there = door(app)
+    there = door(app := Answering(500, 500, 201))
     for number in ("1", "2", "3"):
         await there.send(headers=[("idempotency-attempt", "99")])
         assert app.lines("idempotency-attempt") == [number]
     assert (await there.send()).replayed
     record = await there.record()
-    assert record is not None
     assert (record.state, record.attempt) == (State.SUCCEEDED, 3)
 
 

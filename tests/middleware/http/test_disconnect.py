@@ -24,12 +24,12 @@ class Listening:
 
     def __init__(self, *, breaks: bool = False) -> None:
         self.go = asyncio.Event()
-        self.told: list[str] = []
+        self.received: list[str] = []
         self.ended = asyncio.Event()
         self._breaks = breaks
 
     async def _listen(self, receive: Any) -> None:
-        self.told.append((await receive())["type"])
+        self.received.append((await receive())["type"])
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         assert (await receive())["type"] == "http.request"
@@ -41,7 +41,7 @@ class Listening:
         await send({"type": "http.response.body", "body": b"one", "more_body": True})
         await self.go.wait()
         if not self._breaks:
-            assert not self.told
+            assert not self.received
             await send({"type": "http.response.body", "body": b"two"})
             assert (await receive())["type"] == "http.disconnect"
             await asyncio.gather(*listening, return_exceptions=True)
@@ -56,10 +56,10 @@ async def test_disconnect_comes_after_the_response_and_not_before(door: MakeDoor
     await call.gone()
     for _ in range(10):
         await asyncio.sleep(0)
-    assert app.told == [], "a client that leaves ends no attempt"
+    assert app.received == [], "a client that leaves ends no attempt"
     app.go.set()
     await asyncio.wait_for(app.ended.wait(), PATIENCE)
-    assert app.told == ["http.disconnect"] * 2
+    assert app.received == ["http.disconnect"] * 2
     assert await there.middleware.drain(PATIENCE) == 0
     assert await there.state() is State.SUCCEEDED
 
@@ -71,7 +71,7 @@ async def test_disconnect_comes_where_the_app_ended_without_a_whole_response(doo
     app.go.set()
     with pytest.raises(RuntimeError, match="without a complete response"):
         await call.answered()
-    await until(lambda: app.told == ["http.disconnect"] * 2)
+    await until(lambda: app.received == ["http.disconnect"] * 2)
 
 
 async def chunks() -> AsyncIterator[bytes]:

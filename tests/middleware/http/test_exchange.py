@@ -17,8 +17,8 @@ from oncegate.cache.record import Claim, State
 from oncegate.middleware.admission.admission import Verdict
 from oncegate.middleware.admission.attempt import Attempt, LeaseLost, Unconfirmed
 from oncegate.middleware.http import exchange, keyed_request
+from oncegate.middleware.http.asgi import SCOPE_EXTENSION, AttemptView
 from oncegate.middleware.http.exchange import Exchange, Step
-from oncegate.middleware.http.extensions import SCOPE_EXTENSION, AttemptView
 from oncegate.middleware.outcome.errors import NotAccepted, NotProcessed, OutcomeUnknown
 from oncegate.middleware.outcome.problems import Answer
 
@@ -47,6 +47,7 @@ class Requests:
     def claimed(self, made: Exchange) -> Step:
         """The next step by what the cache answers."""
         replies: list[Claim | Exception] = []
+        self.door.admissions.enter(made.admission)
         self.door.admissions.claim(made.admission, asyncio.get_running_loop(), replies.append)
         return made.on_claimed(*replies)
 
@@ -109,15 +110,14 @@ async def test_what_is_in_the_way_is_answered_or_waited_for() -> None:
 async def test_it_steps_aside_for_the_attempt_around_it() -> None:
     requests = Requests()
     outer = requests.begun()
-    view = AttemptView(1, outer.record, None, outer.attempt.token)
+    view = AttemptView(1, outer.record, None, outer.attempt.claim.token)
     inner = requests.admitted(b"k", b"{}", (b"prefer", b"wait=5"), extensions={SCOPE_EXTENSION: view})
     assert inner.admission.wait == 0  # it would wait for itself
     assert requests.claimed(inner) is view
 
 
 @pytest.mark.parametrize(
-    ("error", "code"),
-    [(CacheUnavailable("away"), "cache-unavailable"), (RecordUnreadable("odd"), "record-unreadable")],
+    ("error", "code"), [(CacheUnavailable("away"), "cache-unavailable"), (RecordUnreadable("odd"), "record-unreadable")]
 )
 async def test_errors_of_the_cache_are_answered(error: Exception, code: str) -> None:
     requests = Requests()

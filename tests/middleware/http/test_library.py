@@ -146,9 +146,9 @@ def shared(app: FastAPI) -> FastAPI:
 
 def test_a_browser_may_send_a_key_and_read_what_became_of_it() -> None:
     app, made = paying()
-    asks = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "idempotency-key,prefer"}
+    requested = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "idempotency-key,prefer"}
     with TestClient(shared(app)) as http:
-        preflight = http.options("/payments/a", headers=ORIGIN | asks)
+        preflight = http.options("/payments/a", headers=ORIGIN | requested)
         assert preflight.status_code == 200
         answers = [http.post("/payments/a", headers=ORIGIN | KEY) for _ in range(2)]
         answers.append(http.post("/payments/b", headers=ORIGIN | KEY))

@@ -43,16 +43,12 @@ class Pair:
 
 
 async def test_wait_without_it_a_concurrent_request_is_refused_at_once(door: MakeDoor) -> None:
-    app = Answering(201, held=True)
-    there = door(app)
-    first = there.begin()
-    await app.arrivals()
-    second = await there.send()
-    assert (second.status, second.code) == (409, "in-flight")
-    assert second.value("preference-applied") is None
-    app.release()
-    assert (await first.answered()).status == 201
-    assert app.calls == 1
+    there = door(app := Answering(201, held=True))
+    async with there.in_flight(app) as first:
+        second = await there.send()
+        assert (second.status, second.code) == (409, "in-flight")
+        assert second.value("preference-applied") is None
+    assert (first.status, app.calls) == (201, 1)
 
 
 async def test_wait_gives_the_outcome_as_a_replay(pair: Pair) -> None:
@@ -128,11 +124,8 @@ async def test_wait_for_an_unknown_outcome_tries_again_where_the_policy_says_so(
 async def test_wait_with_raise_on_duplicate_gives_the_error_with_the_result(pair: Pair) -> None:
     app = Answering(201, held=True)
     first, second = pair(app)
-    holder = first.begin()
-    await app.arrivals()
-    waiter = await pair.waits(lambda: second.begin(headers=[*LONG, ("idempotency-raise-on-duplicate", "?1")]))
-    app.release()
-    await holder.answered()
+    async with first.in_flight(app):
+        waiter = await pair.waits(lambda: second.begin(headers=[*LONG, ("idempotency-raise-on-duplicate", "?1")]))
     assert (await waiter.answered()).code == "duplicate"
     assert waiter.problem["original_result"]["body"] == "answer 1"
 
@@ -140,13 +133,10 @@ async def test_wait_with_raise_on_duplicate_gives_the_error_with_the_result(pair
 async def test_wait_that_is_over_is_refused_as_in_flight(pair: Pair) -> None:
     app = Answering(201, held=True)
     first, second = pair(app, max_wait=1)
-    holder = first.begin()
-    await app.arrivals()
-    waiter = await second.send(headers=LONG)
-    assert (waiter.status, waiter.code) == (409, "in-flight")
-    assert waiter.value("preference-applied") == "wait=1"
-    app.release()
-    await holder.answered()
+    async with first.in_flight(app):
+        waiter = await second.send(headers=LONG)
+        assert (waiter.status, waiter.code) == (409, "in-flight")
+        assert waiter.value("preference-applied") == "wait=1"
 
 
 async def test_wait_ends_when_the_lease_of_a_dead_owner_lapses(pair: Pair) -> None:
@@ -168,7 +158,6 @@ async def fingerprint_of(there: Door) -> bytes:
     """The fingerprint that the door gives to the default request."""
     await there.send(key="another")
     record = await there.record("another")
-    assert record is not None
     there.middleware.door.app.scopes.clear()  # type: ignore[attr-defined]  # the test's own
     return record.fingerprint
 
@@ -176,12 +165,9 @@ async def fingerprint_of(there: Door) -> bytes:
 async def test_wait_of_another_payload_is_refused_without_waiting(pair: Pair) -> None:
     app = Answering(201, held=True)
     first, second = pair(app)
-    holder = first.begin()
-    await app.arrivals()
-    other = await second.send(b"other", headers=LONG)
-    assert (other.code, other.value("preference-applied")) == ("key-reused", None)
-    app.release()
-    await holder.answered()
+    async with first.in_flight(app):
+        other = await second.send(b"other", headers=LONG)
+        assert (other.code, other.value("preference-applied")) == ("key-reused", None)
 
 
 async def test_wait_where_nothing_is_in_flight_is_not_applied(door: MakeDoor) -> None:
@@ -203,33 +189,23 @@ async def test_wait_where_nothing_is_in_flight_is_not_applied(door: MakeDoor) ->
         (["respond-async", "wait=7"], "wait=7"),
         (["wait=7, wait=9"], "wait=7"),
         (["wait=99999999999999999999"], "wait=30"),
+        (['a="' + "b" * 1000 + '"', "wait=7"], "wait=7"),
+        (['a="' + "b" * 2000 + '"', "wait=7"], None),  # more than anybody would send is ignored
+        *[([other], None) for other in ("wait=0", "wait", "wait=", "wait=-1", "wait=x", "await=7")],
+        (["respond-async; wait=7"], None),
+        (['a="b, wait=7, c"'], None),
     ],
 )
-async def test_wait_is_found_among_several_preferences(door: MakeDoor, lines: list[str], applied: str) -> None:
-    app = Answering(201, held=True)
-    there = door(app)
-    holder = there.begin()
-    await app.arrivals()
-    waiter = there.begin(headers=[("prefer", line) for line in lines])
-    await there.state()
-    app.release()
-    await holder.answered()
+async def test_wait_is_found_among_several_preferences(door: MakeDoor, lines: list[str], applied: str | None) -> None:
+    there = door(app := Answering(201, held=True))
+    async with there.in_flight(app):
+        waiter = there.begin(headers=[("prefer", line) for line in lines])
+        if applied is None:
+            assert (await waiter.answered()).code == "in-flight"
+        else:
+            await there.state()
     await waiter.answered()
-    assert (waiter.status, waiter.value("preference-applied")) == (201, applied)
-
-
-@pytest.mark.parametrize(
-    "value", ["wait=0", "wait", "wait=", "wait=-1", "wait=x", "await=7", "respond-async; wait=7", 'a="b, wait=7, c"']
-)
-async def test_wait_of_another_form_is_no_wait(door: MakeDoor, value: str) -> None:
-    app = Answering(201, held=True)
-    there = door(app)
-    holder = there.begin()
-    await app.arrivals()
-    answer = await there.send(headers=[("prefer", value)])
-    assert (answer.code, answer.value("preference-applied")) == ("in-flight", None)
-    app.release()
-    await holder.answered()
+    assert (waiter.status, waiter.value("preference-applied")) == (201 if applied else 409, applied)
 
 
 async def test_wait_by_a_client_that_leaves_harms_nobody(pair: Pair) -> None:
@@ -247,30 +223,8 @@ async def test_wait_by_a_client_that_leaves_harms_nobody(pair: Pair) -> None:
 async def test_wait_that_ends_in_a_refusal_was_applied_too(door: MakeDoor) -> None:
     first, answered = door(refusing := Answering(429, held=True)), Answered()
     second = door(busy := Answering(held=True), max_in_flight=1, watch=answered)
-    holder = first.begin()
-    await refusing.arrivals()
-    other = second.begin(key="k-2")  # takes the only slot there: nobody is left to make the next attempt
-    await busy.arrivals()
-    waiter = await waits(lambda: second.begin(headers=LONG), answered, "get")
-    refusing.release()
-    await holder.answered()
-    assert (await waiter.answered()).code == "overloaded"
-    assert waiter.value("preference-applied") == "wait=30"
-    busy.release()
-    await other.answered()
-
-
-@pytest.mark.parametrize(("padding", "applied"), [(1000, "wait=7"), (2000, None)])
-async def test_wait_is_ignored_in_a_header_that_nobody_would_send(
-    door: MakeDoor, padding: int, applied: str | None
-) -> None:
-    app = Answering(201, held=True)
-    there = door(app)
-    holder = there.begin()
-    await app.arrivals()
-    waiter = there.begin(headers=[("prefer", 'a="' + "b" * padding + '"'), ("prefer", "wait=7")])
-    await there.state()
-    app.release()
-    await holder.answered()
-    await waiter.answered()
-    assert waiter.value("preference-applied") == applied
+    async with second.in_flight(busy, key="k-2"):  # takes the only slot there: nobody is left to make the next attempt
+        async with first.in_flight(refusing):
+            waiter = await waits(lambda: second.begin(headers=LONG), answered, "get")
+        assert (await waiter.answered()).code == "overloaded"
+        assert waiter.value("preference-applied") == "wait=30"

@@ -38,22 +38,18 @@ async def test_the_first_client_gets_the_original_and_a_retry_what_was_kept(door
     assert (retry.value("x-card"), retry.value("content-length")) == (None, str(len(retry.body)))
     assert (first.value("cache-status"), app.calls) == ("oncegate; fwd=miss; stored", 1)
     record = await there.record()
-    assert record is not None
     assert record.response is not None
     assert b"4242 4242" not in (record.response.body or b"")
 
 
 async def test_a_waiter_and_an_error_that_carries_the_result_get_what_was_kept(door: MakeDoor) -> None:
-    app = Answering(201, body=CARD, headers=HEADERS, held=True)
-    there = door(app, redact=without_card)
-    first = there.begin()
-    await app.arrivals()
-    waiter = there.begin(headers=[("prefer", "wait=20")])
-    app.release()
-    assert (await first.answered()).body == CARD
+    there = door(app := Answering(201, body=CARD, headers=HEADERS, held=True), redact=without_card)
+    async with there.in_flight(app) as first:
+        waiter = there.begin(headers=[("prefer", "wait=20")])
+    assert first.body == CARD
     assert json.loads((await waiter.answered()).body) == {"id": 1, "card": "4242"}
-    told = await there.send(headers=[("idempotency-raise-on-duplicate", "?1")])
-    assert told.problem["original_result"]["body"] == {"id": 1, "card": "4242"}
+    duplicate = await there.send(headers=[("idempotency-raise-on-duplicate", "?1")])
+    assert duplicate.problem["original_result"]["body"] == {"id": 1, "card": "4242"}
 
 
 async def test_it_may_keep_that_it_happened_alone(door: MakeDoor) -> None:
@@ -73,10 +69,10 @@ async def test_it_may_leave_out_the_body_alone(door: MakeDoor) -> None:
 
 
 async def test_it_is_asked_of_what_is_kept_and_of_nothing_else(door: MakeDoor) -> None:
-    asked: list[tuple[str, int, bool]] = []
+    given_responses: list[tuple[str, int, bool]] = []
 
     def redact(scope: dict[str, Any], response: StoredResponse) -> StoredResponse:
-        asked.append((scope["path"], response.status, response.body is None))
+        given_responses.append((scope["path"], response.status, response.body is None))
         return response
 
     there = door(answering(201, 429, 400, 502, ValueError("raised"), 200), redact=redact)
@@ -87,7 +83,7 @@ async def test_it_is_asked_of_what_is_kept_and_of_nothing_else(door: MakeDoor) -
         await there.send(path="/raised", key="k-4")
     await there.send(path="/get", method="GET")
     # What answers an attempt whose outcome is unknown is never replayed: its body isn't kept.
-    assert asked == [("/created", 201, False), ("/failed", 400, False), ("/unknown", 502, True)]
+    assert given_responses == [("/created", 201, False), ("/failed", 400, False), ("/unknown", 502, True)]
 
 
 async def test_a_failed_attempt_s_response_is_redacted_too(door: MakeDoor) -> None:
@@ -129,7 +125,6 @@ async def later(scope: dict[str, Any], response: StoredResponse) -> StoredRespon
         {"headers": ((b"x-a", b"1\r\nset-cookie: a=b"),)},
         {"headers": ((b"x-a\r\nb", b"1"),)},
         {"headers": ((b"x-a", b"1\x00"),)},
-        {"headers": ((b"x-a", b" 1"),)},
         {"headers": ((b"", b"1"),)},
         {"headers": (("x-a", "1"),)},
         {"headers": ((b"x-a",),)},
@@ -140,6 +135,7 @@ async def later(scope: dict[str, Any], response: StoredResponse) -> StoredRespon
         {"status": True},
         {"status": "201"},
         {"status": 204},
+        {"status": 205},
         {"body": "text"},
         {"body": 5},
     ],
@@ -154,22 +150,18 @@ async def test_what_is_no_response_is_not_kept(
     assert "nothing of its response is kept" in caplog.text
 
 
-@pytest.mark.parametrize("given", [b"body", {}, (201, (), b"", 0)])
-async def test_what_is_of_another_type_is_not_kept(door: MakeDoor, given: Any) -> None:
-    there = door(answering(201), redact=lambda scope, response: given)
-    assert (await there.send()).body == CARD
-    assert (await there.send()).problem["original_result"] == {"body_omitted": True}
-
-
-async def test_one_that_would_be_awaited_keeps_nothing(door: MakeDoor) -> None:
-    there = door(answering(201), redact=lambda scope, response: later(scope, response))
+@pytest.mark.parametrize(
+    "give", [lambda *_: b"body", lambda *_: {}, lambda *_: (201, (), b"", 0), lambda *given: later(*given)]
+)
+async def test_what_is_of_another_type_is_not_kept(door: MakeDoor, give: Any) -> None:
+    there = door(answering(201), redact=lambda scope, response: give(scope, response))
     assert (await there.send()).body == CARD
     assert (await there.send()).problem["original_result"] == {"body_omitted": True}
 
 
 async def test_what_it_gives_is_kept_by_the_rules_for_all_responses(door: MakeDoor) -> None:
     def redact(scope: dict[str, Any], response: StoredResponse) -> StoredResponse:
-        headers = ((b"Set-Cookie", b"a=b"), (b"X-Secret", b"1"), (b"Idempotent-Replayed", b"no"), (b"X-Kept", b""))
+        headers = ((b"Set-Cookie", b"a=b"), (b"X-Secret", b"1"), (b"Idempotent-Replayed", b"no"), (b"X-Kept", b" "))
         return StoredResponse(200, headers, bytearray(b"short"), 1)  # type: ignore[arg-type]  # as some code has it
 
     there = door(answering(201), redact=redact, drop_headers=["X-Secret"])
@@ -177,7 +169,6 @@ async def test_what_it_gives_is_kept_by_the_rules_for_all_responses(door: MakeDo
     assert (first.status, retry.status, retry.body, retry.replayed) == (201, 200, b"short", True)
     assert [retry.value(name) for name in ("set-cookie", "x-secret", "x-kept")] == [None, None, ""]
     record = await there.record()
-    assert record is not None
     assert record.response is not None
     assert record.response.completed_at_ms > 1
 
@@ -234,6 +225,6 @@ async def test_a_streamed_response_is_redacted_as_a_whole(door: MakeDoor) -> Non
 def test_what_is_passed_is_looked_at() -> None:
     app: Any = answering()
     given: list[tuple[Any, str]] = [("card", "redact is a str: give"), (later, "redact is a coroutine function: give")]
-    for redact, told in given:
-        with pytest.raises(TypeError, match=f"^{told} a function of the ASGI scope and a StoredResponse"):
+    for redact, text in given:
+        with pytest.raises(TypeError, match=f"^{text} a function of the ASGI scope and a StoredResponse"):
             IdempotencyMiddleware(app, cache=MemoryCache(), redact=redact)

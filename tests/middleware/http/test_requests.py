@@ -17,8 +17,7 @@ from tests.middleware.door import Answering, Call
 
 @pytest.mark.parametrize("method", ["POST", "PATCH"])
 async def test_methods_post_and_patch_are_enforced_by_default(door: MakeDoor, method: str) -> None:
-    app = Answering(201)
-    there = door(app)
+    there = door(app := Answering(201))
     await there.send(method=method)
     assert (await there.send(method=method)).replayed
     assert app.calls == 1
@@ -37,8 +36,7 @@ async def test_methods_every_other_passes_untouched(door: MakeDoor, method: str)
 
 
 async def test_methods_are_configurable_per_route(door: MakeDoor) -> None:
-    app = Answering(200)
-    there = door(app, routes=[Route(path="/things/*", methods=("PUT",))])
+    there = door(app := Answering(200), routes=[Route(path="/things/*", methods=("PUT",))])
     await there.send(method="PUT", path="/things/1")
     assert (await there.send(method="PUT", path="/things/1")).replayed
     assert (await there.send(method="PUT", path="/others/1")).value("cache-status") is None
@@ -71,8 +69,7 @@ async def test_methods_a_request_that_passes_is_streamed_both_ways(door: MakeDoo
 async def test_keyless_request_passes_with_cache_status_bypass(
     door: MakeDoor, headers: Sequence[tuple[str, str]]
 ) -> None:
-    app = Answering(201, headers=[(b"Idempotent-Replayed", b"true"), (b"set-cookie", b"a=1")])
-    there = door(app)
+    there = door(app := Answering(201, headers=[(b"Idempotent-Replayed", b"true"), (b"set-cookie", b"a=1")]))
     for _ in range(2):
         answer = await there.send(key=None, headers=headers)
         assert answer.value("cache-status") == "oncegate; fwd=bypass"
@@ -83,15 +80,13 @@ async def test_keyless_request_passes_with_cache_status_bypass(
 
 
 async def test_keyless_request_is_not_held_to_the_limits_of_enforcement(door: MakeDoor) -> None:
-    app = Answering(201)
-    there = door(app, max_request_body=2)
+    there = door(app := Answering(201), max_request_body=2)
     assert (await there.send(b"longer than that", key=None)).status == 201
     assert app.bodies == [b"longer than that"]
 
 
 async def test_generate_key_makes_forwards_and_returns_a_key(door: MakeDoor) -> None:
-    app = Answering(201)
-    there = door(app, generate_key=True)
+    there = door(app := Answering(201), generate_key=True)
     first, second = await there.send(key=None), await there.send(key=None)
     made = first.value("idempotency-key")
     assert made is not None
@@ -112,8 +107,7 @@ async def test_key_is_forwarded_unchanged(door: MakeDoor) -> None:
 
 @pytest.mark.parametrize("pieces", [(None,), (b"{", None), (b"{", b'"amount"', None)], ids=["at once", "one", "two"])
 async def test_body_cut_short_is_no_request(door: MakeDoor, pieces: tuple[bytes | None, ...]) -> None:
-    app = Answering(201)
-    there = door(app)
+    there = door(app := Answering(201))
     call = await there.send(pieces=pieces)
     assert call.messages == []
     assert app.calls == 0
@@ -123,8 +117,7 @@ async def test_body_cut_short_is_no_request(door: MakeDoor, pieces: tuple[bytes 
 
 
 async def test_body_whose_upload_is_cancelled_is_no_request(door: MakeDoor) -> None:
-    app = Answering(201)
-    there = door(app)
+    there = door(app := Answering(201))
     call = there.begin(pieces=(b"{", asyncio.Event(), b"}"))
     await asyncio.sleep(0)
     await call.gone()
@@ -133,16 +126,14 @@ async def test_body_whose_upload_is_cancelled_is_no_request(door: MakeDoor) -> N
 
 
 async def test_body_in_pieces_arrives_whole(door: MakeDoor) -> None:
-    app = Answering(201)
-    there = door(app)
+    there = door(app := Answering(201))
     await there.send(pieces=(b"a", b"", b"bc", b""))
     assert app.bodies == [b"abc"]
     assert (await there.send(b"abc")).replayed
 
 
 async def test_body_that_does_not_arrive_in_time_is_request_timeout(door: MakeDoor) -> None:
-    app = Answering(201)
-    there = door(app, body_timeout=0.05)
+    there = door(app := Answering(201), body_timeout=0.05)
     call = await there.send(pieces=(b"{", asyncio.Event(), b"}"))
     assert (call.status, call.code, call.problem["retryable"]) == (408, "request-timeout", True)
     assert call.value("connection") == "close"
@@ -170,14 +161,14 @@ async def test_body_timeout_is_for_the_whole_body(door: MakeDoor) -> None:
 
 async def test_app_waits_for_ever_for_a_second_message(door: MakeDoor) -> None:
     """The body comes at once, and no disconnect ever: an app that listens for one must not give up."""
-    heard: list[object] = []
+    received: list[object] = []
     go = asyncio.Event()
 
     async def listening(scope: Any, receive: Any, send: Any) -> None:
         await receive()
         listener = asyncio.create_task(receive())
         await go.wait()
-        heard.append(listener.done())
+        received.append(listener.done())
         listener.cancel()
         await send({"type": "http.response.start", "status": 201, "headers": []})
         await send({"type": "http.response.body", "body": b""})
@@ -188,7 +179,7 @@ async def test_app_waits_for_ever_for_a_second_message(door: MakeDoor) -> None:
     await there.becomes(State.IN_FLIGHT)
     go.set()
     assert (await call.answered()).status == 201
-    assert heard == [False]
+    assert received == [False]
 
 
 def duplicate(call: Call) -> bool:
@@ -197,8 +188,7 @@ def duplicate(call: Call) -> bool:
 
 @pytest.mark.parametrize("value", ["?1", "1", "true", "True", " ?1 "])
 async def test_raise_on_duplicate_is_asked_for_by_header(door: MakeDoor, value: str) -> None:
-    app = Answering(201)
-    there = door(app)
+    there = door(app := Answering(201))
     first = await there.send(headers=[("idempotency-raise-on-duplicate", value)])
     assert first.status == 201, "the first request is no duplicate"
     assert duplicate(await there.send(headers=[("idempotency-raise-on-duplicate", value)]))

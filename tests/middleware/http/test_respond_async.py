@@ -10,7 +10,7 @@ import pytest
 from oncegate.cache.errors import CacheUnavailable
 from oncegate.cache.memory.store import MemoryCache
 from oncegate.cache.record import ClaimRequest, State
-from oncegate.middleware.http.extensions import SUBMISSION_EXTENSION
+from oncegate.middleware.http.asgi import SUBMISSION_EXTENSION
 from oncegate.middleware.http.middleware import IdempotencyMiddleware
 from oncegate.middleware.outcome.errors import NotAccepted
 from oncegate.middleware.rules.key import fingerprint, record_id
@@ -54,7 +54,6 @@ async def test_respond_async_is_accepted_at_once_and_a_retry_gets_the_same_202(d
     assert first.value("cache-status") == "oncegate; fwd=miss; stored"
     assert two.calls == (0, 1)
     record = await two.door.record()
-    assert record is not None
     assert record.submission
     assert record.state is State.SUCCEEDED
 
@@ -63,9 +62,9 @@ async def test_respond_async_tells_what_takes_it_all_that_travels_along(door: Ma
     two = Two(door, _route(stream="payments"))
     await two.door.send(b"[1]", key='"k 1"', headers=ASYNC)
     scope = two.submit.scopes[0]
-    told = scope["extensions"][SUBMISSION_EXTENSION]
-    assert (told.key, told.route, told.stream) == ("k 1", "/payments", "payments")
-    assert told.fingerprint == fingerprint("POST", b"/payments", b"", b"[1]", as_json=False)
+    submission = scope["extensions"][SUBMISSION_EXTENSION]
+    assert (submission.key, submission.policy.route, submission.policy.stream) == ("k 1", "/payments", "payments")
+    assert submission.claim.fingerprint == fingerprint("POST", b"/payments", b"", b"[1]", as_json=False)
     assert scope["extensions"]["oncegate.attempt"].record == record_id(two.door.look_up_key("k 1"))
     assert two.submit.bodies == [b"[1]"]
 
@@ -112,7 +111,7 @@ async def test_respond_async_goes_with_a_key_that_the_gateway_made(door: MakeDoo
 
 
 @pytest.mark.parametrize(
-    ("lines", "asked"),
+    ("lines", "preferred"),
     [
         (["respond-async"], True),
         (["Respond-ASYNC"], True),
@@ -130,11 +129,11 @@ async def test_respond_async_goes_with_a_key_that_the_gateway_made(door: MakeDoo
         ([""], False),
     ],
 )
-async def test_respond_async_is_found_as_rfc_7240_has_it(door: MakeDoor, lines: list[str], asked: bool) -> None:
+async def test_respond_async_is_found_as_rfc_7240_has_it(door: MakeDoor, lines: list[str], preferred: bool) -> None:
     two = Two(door, _route())
     answer = await two.door.send(headers=[("prefer", line) for line in lines])
-    assert answer.status == (202 if asked else 201)
-    assert answer.value("preference-applied") == ("respond-async" if asked else None)
+    assert answer.status == (202 if preferred else 201)
+    assert answer.value("preference-applied") == ("respond-async" if preferred else None)
 
 
 async def test_respond_async_and_wait_are_told_of_in_one_field(door: MakeDoor) -> None:

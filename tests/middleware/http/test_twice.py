@@ -93,8 +93,6 @@ async def test_somebody_else_s_attempt_is_still_in_the_way(door: MakeDoor, cache
     app = Answering(201, held=True)
     inner = Door(app, cache, namespace)
     there = door(inner.middleware)
-    running = there.begin()
-    await app.arrivals()
-    assert (await inner.send()).code == "in-flight"
-    app.release()
-    assert (await running.answered()).status == 201
+    async with there.in_flight(app) as running:
+        assert (await inner.send()).code == "in-flight"
+    assert running.status == 201

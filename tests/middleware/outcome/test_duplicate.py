@@ -62,7 +62,7 @@ async def test_duplicate_has_json_of_very_many_values_as_a_string(door: MakeDoor
 
 
 @pytest.mark.parametrize(
-    ("unix_ms", "told"),
+    ("unix_ms", "completed_at"),
     [
         (1, "1970-01-01T00:00:00.001+00:00"),
         (253402300799999, "9999-12-31T23:59:59.999+00:00"),
@@ -73,6 +73,6 @@ async def test_duplicate_has_json_of_very_many_values_as_a_string(door: MakeDoor
         (0, None),
     ],
 )
-def test_an_instant_that_can_not_be_written_is_told_as_not_known(unix_ms: int, told: str | None) -> None:
+def test_an_instant_that_can_not_be_written_is_told_as_not_known(unix_ms: int, completed_at: str | None) -> None:
     """Handlers give responses of their own, and what they give is not all looked at."""
-    assert original_result(StoredResponse(200, (), b"{}", unix_ms))["completed_at"] == told
+    assert original_result(StoredResponse(200, (), b"{}", unix_ms))["completed_at"] == completed_at

@@ -197,6 +197,13 @@ async def test_a_payload_may_be_any_kind_of_bytes(payload: Any) -> None:
         (StoredResponse(201, [[b"a", b"b"]], bytearray(b"x"), 1.5), StoredResponse(201, ((b"a", b"b"),), b"x", 1)),  # type: ignore[arg-type]  # another shape, on purpose
         (StoredResponse(200, (), "text", 1), None),  # type: ignore[arg-type]  # another shape, on purpose
         (StoredResponse(200, (("a", "b"),), b"x", 1), None),  # type: ignore[arg-type]  # another shape, on purpose
+        (StoredResponse(200, ((b"a b", b"1"),), b"x", 1), None),
+        (StoredResponse(200, ((b"a", b"1\r\nb: 2"),), b"x", 1), None),
+        (StoredResponse(200, ((b"A", b" 1"), (b"TE", b"x")), b"x", 1), StoredResponse(200, ((b"a", b"1"),), b"x", 1)),
+        (StoredResponse(99, (), b"x", 1), None),
+        (StoredResponse(205, (), b"x", 1), None),
+        (StoredResponse(200, (), b"x", 10**18), None),
+        (StoredResponse(200, (), b"x", float("inf")), None),  # type: ignore[arg-type]  # another shape, on purpose
         ("text", None),
         (7, None),
         (array("b", b"{}"), StoredResponse(200, (), b"{}", 0)),

@@ -117,16 +117,7 @@ def nested() -> Any:
 
 @pytest.mark.parametrize(
     "command",
-    [
-        object(),
-        float("nan"),
-        {"a": [float("inf")]},
-        iter([1]),
-        (n for n in "ab"),
-        {1: "a", "1": "b"},
-        nested(),
-        Card,
-    ],
+    [object(), float("nan"), {"a": [float("inf")]}, iter([1]), (n for n in "ab"), {1: "a", "1": "b"}, nested(), Card],
     ids=["object", "nan", "inf", "iterator", "generator", "names", "nested", "class"],
 )
 def test_what_has_no_json_form_is_refused(command: Any) -> None:

@@ -11,10 +11,7 @@ from tests.middleware.door import Answering, Door
 CALLER = [("authorization", "Bearer a"), ("x-tenant", "t")]
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [({}, {"scope": ["header:X-Tenant"]}), ({}, {"header": "X-Key"})],
-)
+@pytest.mark.parametrize(("before", "after"), [({}, {"scope": ["header:X-Tenant"]}), ({}, {"header": "X-Key"})])
 async def test_a_retry_is_executed_again_under_another_scope_or_header(door: MakeDoor, before: Any, after: Any) -> None:
     app = Answering(201)
     await door(app, **before).send(headers=CALLER)

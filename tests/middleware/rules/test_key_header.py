@@ -63,8 +63,7 @@ ILLEGAL = [
 
 @pytest.mark.parametrize(("first", "retry"), ONE_KEY)
 async def test_key_two_spellings_name_one_key(door: MakeDoor, first: str, retry: str) -> None:
-    app = Answering(201)
-    there = door(app)
+    there = door(app := Answering(201))
     assert (await there.send(key=first)).status == 201
     again = await there.send(key=retry)
     assert again.replayed
@@ -74,8 +73,7 @@ async def test_key_two_spellings_name_one_key(door: MakeDoor, first: str, retry:
 
 @pytest.mark.parametrize(("first", "other"), TWO_KEYS)
 async def test_key_two_keys_have_two_records(door: MakeDoor, first: str, other: str) -> None:
-    app = Answering(201)
-    there = door(app)
+    there = door(app := Answering(201))
     await there.send(key=first)
     assert not (await there.send(key=other)).replayed
     assert app.calls == 2
@@ -117,8 +115,7 @@ async def test_key_of_an_alias_is_the_same_key_and_echoed_under_the_header_s_nam
 
 
 async def test_key_alias_beside_the_header_must_name_the_same_key(door: MakeDoor) -> None:
-    app = Answering(201)
-    there = door(app, aliases=["X-Idempotency-Key"])
+    there = door(app := Answering(201), aliases=["X-Idempotency-Key"])
     assert (await there.send(key="a", headers=[("x-idempotency-key", '"a"')])).status == 201
     assert (await there.send(key="a", headers=[("x-idempotency-key", "b")])).code == "key-invalid"
     assert app.calls == 1
@@ -131,8 +128,7 @@ async def test_key_an_unconfigured_alias_is_no_key(door: MakeDoor) -> None:
 
 
 async def test_key_comes_in_the_configured_header(door: MakeDoor) -> None:
-    app = Answering(201)
-    there = door(app, header="Request-Token", require_key=True)
+    there = door(app := Answering(201), header="Request-Token", require_key=True)
     first = await there.send(key=None, headers=[("request-token", "a")])
     assert (first.status, first.value("request-token")) == (201, "a")
     assert (await there.send(key=None, headers=[("request-token", "a")])).replayed

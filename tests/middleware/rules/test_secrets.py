@@ -6,6 +6,7 @@ Rules of docs/contract.md: R6.21, R6.22.
 import asyncio
 import json
 from collections.abc import Awaitable, Iterator
+from dataclasses import replace
 from itertools import combinations, pairwise
 from typing import Any
 
@@ -18,9 +19,10 @@ from oncegate.cache.record import Claim, State
 from oncegate.cache.store import Cache
 from oncegate.middleware.admission.admission import Address, AdmissionRequest, Admissions, Verdict
 from oncegate.middleware.admission.attempt import Attempt
-from oncegate.middleware.admission.gate import Decision
+from oncegate.middleware.admission.gate import GateDecision
+from oncegate.middleware.consumers.addresses import delivery_fingerprint
 from oncegate.middleware.rules.digests import UNKEYED, given_digests
-from oncegate.middleware.rules.key import fingerprint, forgiving, record_key
+from oncegate.middleware.rules.key import fingerprint, forgiving, record_id, record_key
 from oncegate.middleware.rules.policy import compile_policy
 from oncegate.middleware.rules.settings import IdempotencySettings
 from testing.asgi_client import Client
@@ -91,7 +93,7 @@ class Turns:
         return call
 
 
-def asked(secret: Any, policy: Any, body: bytes = b"{}") -> AdmissionRequest:
+def admission_request(secret: Any, policy: Any, body: bytes = b"{}") -> AdmissionRequest:
     """A request as a gateway with these secrets makes it."""
 
     def address(digests: Any) -> Address:
@@ -113,14 +115,14 @@ async def both(order: tuple[int, ...], before: State | None) -> list[Attempt | V
     """What two gateways, each with another secret first, decide about one key at once; their calls in this ``order``."""
     cache, turns = MemoryCache(), list(order)
     if before is not None:
-        attempt = await Admissions(cache, max_in_flight=9).admit(asked(OLD, POLICY))
+        attempt = await Admissions(cache, max_in_flight=9).admit(admission_request(OLD, POLICY))
         assert isinstance(attempt, Attempt)
         await cache.complete(attempt.key, attempt.claim.outcome(before, 1, None, 1, ""), ttl_ms=60_000)
     admissions = []
     for mine, secrets in enumerate(AS_FIRST):
         own: Any = Turns(cache, mine)
         own.next = turns
-        admissions.append(Admissions(own, max_in_flight=9).admit(asked(secrets, POLICY)))
+        admissions.append(Admissions(own, max_in_flight=9).admit(admission_request(secrets, POLICY)))
 
     async def last(mine: int, admission: Awaitable[Attempt | Verdict]) -> Attempt | Verdict:
         decided = await admission
@@ -142,7 +144,9 @@ async def test_of_two_gateways_with_the_secrets_in_either_order_one_at_most_exec
         runs.append(ran)
         for each in decided:
             if isinstance(each, Verdict):
-                assert each.decision is (Decision.DUPLICATE if before is State.SUCCEEDED else Decision.IN_FLIGHT)
+                assert each.decision is (
+                    GateDecision.DUPLICATE if before is State.SUCCEEDED else GateDecision.IN_FLIGHT
+                )
     if before is State.SUCCEEDED:
         assert not any(runs)
     else:  # nor do they keep each other from it, but where both have claimed before either looks
@@ -250,3 +254,34 @@ async def test_a_message_is_executed_once_by_consumers_with_the_secrets_in_eithe
         *[deliver(each, Delivery(f"k-{number}", PAYLOAD)) for number in range(20) for each in consumers]
     )
     assert runs == 20
+
+
+@pytest.mark.parametrize("former_name", [False, True])
+async def test_a_message_with_a_gateway_s_id_finds_its_record_by_the_payload_under_either_secret(
+    former_name: bool,
+) -> None:
+    cache, aliases = MemoryCache(), ["billing"] if former_name else []
+    delivery = Delivery(None, PAYLOAD, record=record_id(record_key("n", "k", None)))
+    first = await Subscription("billing", cache=cache, secret=OLD).execute(delivery, lambda: {"id": 1})
+    assert first.decision == "run"
+    for secrets in AS_FIRST:
+        name = "invoices" if former_name else "billing"
+        subscription = Subscription(name, aliases=aliases, cache=cache, secret=secrets)
+        again = await subscription.begin(delivery)
+        assert (again.decision, again.result) == ("duplicate", b'{"id":1}')
+        other = await subscription.begin(replace(delivery, payload=b"another"))
+        assert other.decision == "key-reused"
+    too_soon = await Subscription(name, aliases=aliases, cache=cache, secret=NEW).begin(delivery)
+    assert too_soon.decision == "key-reused", "not executed again"
+
+
+async def test_attempts_at_a_message_with_a_gateway_s_id_go_on_under_the_new_secret() -> None:
+    cache, delivery = MemoryCache(), Delivery(None, PAYLOAD, record=record_id(record_key("n", "k", None)))
+    for number, secrets in enumerate((OLD, *AS_FIRST), 1):
+        begun = await Subscription("billing", cache=cache, secret=secrets).begin(delivery)
+        assert (begun.decision, begun.attempt, begun.mismatch) == ("run", number, False)
+        old = delivery_fingerprint(delivery, given_digests(OLD))
+        assert begun.fingerprint == old
+        if secrets is not OLD:
+            assert begun.other == (delivery.record, delivery_fingerprint(delivery, given_digests(NEW)))
+        await begun.fail("not yet")

@@ -210,6 +210,9 @@ async def test_an_unknown_key_of_an_issuer_that_is_away_may_be_new(there: Scene)
     before = there.issuer.lines()
     assert (await made.send(headers=rotated_and_away(there))).code == "caller-unverifiable"
     assert (await made.send(headers=before)).replayed, "the keys that were there last still count"
+    tokens = made.middleware.door.tokens
+    assert tokens is not None
+    await until(lambda: tokens.source._reading is None, "the one in the background is over")
     there.server.body, there.server.status = there.issuer.jwks(), 200
     assert (await made.send(headers=there.issuer.lines())).replayed
     gone = await made.send(headers=before)

@@ -24,9 +24,9 @@ from testing.template import ROOT, Forked
 from testing.waiting import wait_until
 from tests.sql.conftest import PRELOADED
 from tests.sql.held import PATIENT
+from tests.sql.outbox.events import ON_SQLITE
 from tests.sql.outbox.relays import AFTER, BEFORE, POINTS, REMOVED, STILL
 from tests.sql.outbox.sinks import added, ended, engine_of, waiting
-from tests.sql.outbox.test_table_source import ON_SQLITE
 from tests.sql.places import Place
 
 ADDED = ["a", "a", "b", "a", "b", "a", "c", "a"]
@@ -145,8 +145,9 @@ def test_the_command_publishes_a_table_of_events_and_check_shows_how_far(place: 
     place.execute(ON_SQLITE)
     place.run(lambda session: checkpoint_table(MetaData()).create(session.connection()))
     place.execute("INSERT INTO events (account, version) VALUES ('a', 1), ('a', 2)")
-    options = ["--database", place.url, "--source", "tests.sql.outbox.test_table_source:source", "--to", streams.url]
-    with forked("relay", *options, "--log-format", "text", "--log-every", "0.2") as process:
+    options = ["--database", place.url, "--source", "tests.sql.outbox.events:source", "--to", streams.url]
+    options += ["--log-format", "text", "--log-every", "0.2"]
+    with forked("relay", *options) as process:
         process.wait_for("0 rows wait.*published 2,")
         assert process.stop() == 0
     with streams.client() as client:

@@ -5,6 +5,7 @@ Rules of docs/contract.md: R10.1, R11.22, R12.33.
 
 import asyncio
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,18 @@ from oncegate.cache.backoff import Backoff
 from oncegate.sql import OutboxSource, Relay
 from testing.command_line import OPERATOR, invoke
 from testing.postgresql import PostgreSQLServer
+from tests.sql.outbox.events import ON_SQLITE
 from tests.sql.outbox.sinks import Sink, added
 from tests.sql.places import SyncPlace
+
+
+@pytest.fixture(params=["postgresql", "sqlite"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty database of each kind."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/shop.db"
+    server: PostgreSQLServer = request.getfixturevalue("postgresql")
+    return server.url(server.database(), "psycopg")
 
 
 async def published(source: OutboxSource, sink: Sink) -> None:
@@ -23,57 +34,43 @@ async def published(source: OutboxSource, sink: Sink) -> None:
     await source.close()
 
 
-@pytest.mark.parametrize("kind", ["postgresql", "sqlite"])
-def test_what_holds_an_aggregate_up_is_listed_and_retried_or_discarded(
-    request: pytest.FixtureRequest, tmp_path: Path, kind: str
-) -> None:
-    url = f"sqlite:///{tmp_path}/shop.db"
-    if kind == "postgresql":
-        server: PostgreSQLServer = request.getfixturevalue("postgresql")
-        url = server.url(server.database(), "psycopg")
-    environment = {"ONCEGATE_OUTBOX_DATABASE": url}
-    assert "oncegate outbox create" in invoke("outbox", "list", **environment).stderr or kind == "sqlite"
-    assert invoke("outbox", "create", **environment).stdout == "created\n"
-    assert invoke("outbox", "create", **environment).stdout == "they are there already\n"
+def test_what_holds_an_aggregate_up_is_listed_and_retried_or_discarded(url: str) -> None:
+    outbox = partial(invoke, "outbox", ONCEGATE_OUTBOX_DATABASE=url)
+    assert "oncegate outbox create" in outbox("list").stderr or url.startswith("sqlite")
+    assert outbox("create").stdout == "created\n"
+    assert outbox("create").stdout == "they are there already\n"
     added(SyncPlace(url), "a", "a", "b")
     sink = Sink()
     sink.refuses = lambda message: message.aggregate == "a"
     engine = create_engine(url, poolclass=NullPool)
     source = OutboxSource(engine, attempts=1, pauses=Backoff(60, 60))
     asyncio.run(published(source, sink))
-    (held,) = json.loads(invoke("outbox", "list", "--held", "--json", **environment).stdout)["messages"]
+    (held,) = json.loads(outbox("list", "--held", "--json").stdout)["messages"]
     assert (held["state"], held["aggregate"], held["sequence"], held["refusal"]) == ("dead", "a", 1, "ValueError: no")
-    listed = invoke("outbox", "list", "--aggregate", "a", **environment).stdout
+    listed = outbox("list", "--aggregate", "a").stdout
     assert [line.split()[1] for line in listed.splitlines()] == ["STATE", "dead", "waiting"]
     number = str(held["id"])
-    assert "body_bytes" in invoke("outbox", "show", number, **environment).stdout
-    assert json.loads(invoke("outbox", "show", number, "--json", **environment).stdout)["body"] == "1"
-    assert invoke("outbox", "retry", **environment).returncode == 2
-    retried = invoke("outbox", "retry", "--all-dead", "--reason", "mended", **environment)
+    assert "body_bytes" in outbox("show", number).stdout
+    assert json.loads(outbox("show", number, "--json").stdout)["body"] == "1"
+    assert outbox("retry").returncode == 2
+    retried = outbox("retry", "--all-dead", "--reason", "mended")
     assert retried.stdout == "1 of them are tried again\n"
     line = f"oncegate.audit: 1 of messages (all dead) of the outbox: retried by {OPERATOR}: mended\n"
     assert retried.stderr == line
-    (waits,) = json.loads(invoke("outbox", "list", "--limit", "1", "--json", **environment).stdout)["messages"]
+    (waits,) = json.loads(outbox("list", "--limit", "1", "--json").stdout)["messages"]
     assert (waits["id"], waits["state"], waits["attempts"]) == (held["id"], "waiting", 0)
-    discarded = invoke("outbox", "discard", number, "--reason", "wrong", **environment)
+    discarded = outbox("discard", number, "--reason", "wrong")
     assert discarded.stdout == f"discarded {number} of orders to payments, number 1 of a: wrong\n"
     line = f"oncegate.audit: message {number} of orders to payments, number 1 of a: discarded by {OPERATOR}: wrong\n"
     assert discarded.stderr == line
-    assert invoke("outbox", "discard", number, "--reason", "wrong", **environment).returncode == 1
-    assert invoke("outbox", "show", number, **environment).returncode == 1
+    assert outbox("discard", number, "--reason", "wrong").returncode == 1
+    assert outbox("show", number).returncode == 1
     sink.refuses = lambda _: False
     asyncio.run(published(OutboxSource(engine), sink))
     assert sink.numbers() == {"a": [2], "b": [1]}
 
 
-@pytest.mark.parametrize("kind", ["postgresql", "sqlite"])
-def test_check_says_what_keeps_an_outbox_from_being_published(
-    request: pytest.FixtureRequest, tmp_path: Path, kind: str
-) -> None:
-    url = f"sqlite:///{tmp_path}/shop.db"
-    if kind == "postgresql":
-        server: PostgreSQLServer = request.getfixturevalue("postgresql")
-        url = server.url(server.database(), "psycopg")
+def test_check_says_what_keeps_an_outbox_from_being_published(url: str) -> None:
     place = SyncPlace(url)
     place.execute("CREATE TABLE other (x INTEGER)")
     missing = invoke("check", "--database", url)
@@ -90,7 +87,7 @@ def test_check_says_what_keeps_an_outbox_from_being_published(
         "1 rows were refused",
     ]
     assert invoke("check", "--database", url, "--strict").returncode == 1
-    if kind == "postgresql":
+    if place.is_postgresql:
         place.execute("ALTER TABLE oncegate_outbox DROP COLUMN refusal")
         assert "no column refusal" in invoke("check", "--database", url).stdout
 
@@ -133,3 +130,13 @@ def test_a_relay_that_can_t_begin_ends_with_one_line(tmp_path: Path, arguments: 
     refused = invoke("relay", "--database", url, *arguments)
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1), refused.stderr
     assert line in refused.stderr
+
+
+def test_a_relay_of_a_table_without_its_checkpoints_says_how_to_make_them(tmp_path: Path) -> None:
+    place = SyncPlace(f"sqlite:///{tmp_path}/shop.db")
+    place.execute(ON_SQLITE)
+    source = "tests.sql.outbox.events:source"
+    refused = invoke("relay", "--database", place.url, "--to", "redis://127.0.0.1:1/0", "--source", source)
+    assert refused.returncode == 1
+    line = "oncegate: there is no table oncegate_checkpoint: oncegate outbox create --database URL"
+    assert refused.stderr.splitlines() == [line]

@@ -4,6 +4,7 @@ Rules of docs/contract.md: R12.32.
 """
 
 import asyncio
+import math
 import time
 from collections.abc import AsyncIterator
 from functools import partial
@@ -16,6 +17,7 @@ from sqlalchemy import create_engine
 from oncegate.cache.backoff import Backoff
 from oncegate.prometheus import RelayMetrics
 from oncegate.sql import OutboxSource, Relay
+from oncegate.sql.outbox.relay import RelayWatch
 from testing.postgresql import PostgreSQLServer
 from testing.waiting import until
 from tests.sql.conftest import ON_POSTGRESQL
@@ -89,6 +91,12 @@ async def test_a_refused_message_is_left_alone_for_its_pause(place: Place, engin
     assert len(waiting(place)) == 2
 
 
+async def test_a_relay_may_have_its_rows_for_as_long_as_it_likes(place: Place, engine: Any) -> None:
+    added(place, "a")
+    await drained(Relay(OutboxSource(engine, stall_limit=math.inf), Sink()))
+    assert waiting(place) == []
+
+
 async def test_a_broker_that_is_away_costs_no_attempt_and_no_message(place: Place, engine: Any) -> None:
     added(place, "a", "a", "b")
     sink = Sink()
@@ -138,6 +146,7 @@ async def test_what_is_not_confirmed_in_time_is_published_again(place: Place, en
     assert await relay.publish_batch() is None
     assert len(waiting(place)) == 2
     sink.gate.set()
+    relay._confirm_timeout = 60  # now each confirmation comes, however slow the machine is
     await drained(relay)
     assert sink.numbers() == {"a": [1, 2]}
 
@@ -250,9 +259,28 @@ async def test_metrics_and_a_line_of_the_log_say_how_it_goes(
     assert "1 held up; published 2, 1 of them again, refused 1" in caplog.text
 
 
+@pytest.mark.parametrize("place", ["aiosqlite"], indirect=True)
+async def test_a_watch_that_raises_ends_no_relay(place: Place, engine: Any, caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(RelayWatch):
+        def relayed(self, *_: object) -> None:
+            raise RuntimeError("relayed")
+
+        def backlog_measured(self, *_: object) -> None:
+            raise RuntimeError("measured")
+
+    relay = Relay(OutboxSource(engine), Sink(), watch=Broken(), log_every=0.01)
+    async with relay.running():
+        await until(lambda: caplog.text.count("RuntimeError: measured") > 1)
+        added(place, "a")
+        await until(lambda: not waiting(place) and "RuntimeError: relayed" in caplog.text)
+
+
 def test_what_contradicts_itself_is_refused() -> None:
     with pytest.raises(ValueError, match="stall_limit"):
         Relay(OutboxSource(SQLITE, stall_limit=5), Sink())
+    for wrong in ({"stall_limit": math.nan}, {"keep": -1}, {"keep": math.nan}, {"keep": math.inf}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            OutboxSource(SQLITE, **wrong)
     with pytest.raises(ValueError, match="batch"):
         Relay(SQLITE, Sink(), batch=0)
     with pytest.raises(TypeError, match="FastStream"):

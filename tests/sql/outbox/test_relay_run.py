@@ -4,13 +4,19 @@ Rules of docs/contract.md: R12.32.
 """
 
 import pytest
+from rich.console import Console
 
-from loadtests.relay_run import Ledger, Plan, judged, perform
+from loadtests.relay_run import Ledger, Plan, judged, perform_on
+from testing.postgresql import PostgreSQLServer
 
 
 @pytest.mark.timeout(300)  # relays are killed and started again
-def test_all_that_was_committed_arrives_in_order_while_relays_are_killed() -> None:
-    figures = perform(Plan(rows=400, aggregates=10, relays=2, writers=8, kill_every=150, long=10))
+def test_all_that_was_committed_arrives_in_order_while_relays_are_killed(postgresql: PostgreSQLServer) -> None:
+    """Wherever chance kills them. Removed before it is published, a message is lost in one run of three: test_deaths.py has them
+    die at that point.
+    """
+    plan = Plan(rows=300, aggregates=10, relays=2, writers=8, kill_every=40, long=10)
+    figures = perform_on(postgresql, plan, Console(quiet=True))
     assert figures.right, figures
     assert figures.kills >= 1, figures
     assert figures.rolled_back > 0, figures

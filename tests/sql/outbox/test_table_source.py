@@ -11,45 +11,18 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from sqlalchemy import BigInteger, Column, MetaData, Row, Table, Text
+from sqlalchemy import MetaData, Row
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from oncegate.cache.backoff import Backoff
-from oncegate.sql import OutboxMessage, Relay, TableSource
+from oncegate.sql import Relay
 from oncegate.sql.outbox.sources import checkpoint
 from oncegate.sql.outbox.sources.window import Window
 from oncegate.sql.outbox.tables import checkpoint_table
 from tests.sql.held import PATIENT
+from tests.sql.outbox.events import EVENTS, MADE, ON_SQLITE, source
 from tests.sql.outbox.sinks import Sink
 from tests.sql.places import AsyncPlace, Place
-
-EVENTS = Table(
-    "events",
-    MetaData(),
-    Column("id", BigInteger),
-    Column("tx", Text),
-    Column("account", Text),
-    Column("version", BigInteger),
-)
-MADE = """CREATE TABLE IF NOT EXISTS events (
-    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, tx xid8 NOT NULL DEFAULT pg_current_xact_id(),
-    account text, version bigint)"""
-ON_SQLITE = "CREATE TABLE events (id INTEGER PRIMARY KEY AUTOINCREMENT, tx text, account text, version bigint)"
-
-
-def message(row: Row[Any]) -> OutboxMessage:
-    return OutboxMessage(None, "events", f"event-{row.id}", b"")
-
-
-def source(engine: Any, **options: Any) -> TableSource:
-    columns: dict[str, Any] = {
-        "position": "id",
-        "transaction": "tx",
-        "aggregate": "account",
-        "sequence": "version",
-        "page": 2,
-    }
-    return TableSource(engine, EVENTS, message, name="events", **columns | options)
 
 
 class Clock:
@@ -87,12 +60,11 @@ async def at_work(engine: Any, sink: Sink, **options: Any) -> AsyncIterator[tupl
 @pytest.fixture
 async def engine(place: Place) -> AsyncIterator[Any]:
     table = checkpoint_table(MetaData())
+    empty = "TRUNCATE events, oncegate_checkpoint RESTART IDENTITY"
 
     def make() -> None:
         place.run(lambda session: table.create(session.connection(), checkfirst=True))
-        for statement in (
-            [MADE, "TRUNCATE events, oncegate_checkpoint RESTART IDENTITY"] if place.is_postgresql else [ON_SQLITE]
-        ):
+        for statement in [MADE, empty] if place.is_postgresql else [ON_SQLITE]:
             place.execute(statement)
 
     place.in_a_thread(make)
@@ -111,6 +83,12 @@ async def write(connection: Any, *events: tuple[str | None, int]) -> None:
         await connection.execute(EVENTS.insert().values(account=account, version=version))
 
 
+async def written(engine: Any, *events: tuple[str | None, int]) -> None:
+    """In a transaction of their own."""
+    async with engine.begin() as connection:
+        await write(connection, *events)
+
+
 async def published(engine: Any, sink: Sink, **options: Any) -> list[tuple[str, int | None]]:
     """What arrives from the checkpoint on."""
     before, one = len(sink.arrived), source(engine, **options)
@@ -123,14 +101,12 @@ async def published(engine: Any, sink: Sink, **options: Any) -> list[tuple[str, 
 @on_both
 async def test_rows_are_published_once_and_the_checkpoint_is_behind_them(engine: Any) -> None:
     sink = Sink()
-    async with engine.begin() as connection:
-        await write(connection, *[("a", number) for number in range(1, 6)], ("b", 1), (None, 0))
+    await written(engine, *[("a", number) for number in range(1, 6)], ("b", 1), (None, 0))
     found = await published(engine, sink)
     assert sorted(found) == [("", None), *[("a", number) for number in range(1, 6)], ("b", 1)]
     assert sink.numbers()["a"] == [1, 2, 3, 4, 5]
     assert await published(engine, sink) == []
-    async with engine.begin() as connection:
-        await write(connection, ("a", 6))
+    await written(engine, ("a", 6))
     assert (await source(engine).measure()).rows == 1
     assert await published(engine, sink) == [("a", 6)]
 
@@ -138,8 +114,7 @@ async def test_rows_are_published_once_and_the_checkpoint_is_behind_them(engine:
 @on_both
 async def test_a_checkpoint_that_is_lost_or_set_back_publishes_again_under_the_same_keys(engine: Any) -> None:
     sink = Sink()
-    async with engine.begin() as connection:
-        await write(connection, ("a", 1), ("a", 2))
+    await written(engine, ("a", 1), ("a", 2))
     await published(engine, sink)
     async with engine.begin() as connection:
         await connection.exec_driver_sql("DELETE FROM oncegate_checkpoint")
@@ -152,8 +127,7 @@ async def test_a_checkpoint_that_is_lost_or_set_back_publishes_again_under_the_s
 async def test_what_is_refused_waits_and_others_go_on(engine: Any) -> None:
     sink = Sink()
     sink.refuses = lambda each: each.aggregate == "a"
-    async with engine.begin() as connection:
-        await write(connection, ("a", 1), ("b", 1), ("a", 2))
+    await written(engine, ("a", 1), ("b", 1), ("a", 2))
     assert await published(engine, sink, pauses=Backoff(60, 60)) == [("b", 1)]
     sink.refuses = lambda _: False
     assert await published(engine, sink) == [("a", 1), ("a", 2)]
@@ -165,8 +139,7 @@ async def test_a_row_whose_transaction_commits_late_is_not_missed(engine: Any) -
     sink = Sink()
     async with engine.connect() as late:
         await write(late, ("a", 1))
-        async with engine.begin() as connection:
-            await write(connection, ("b", 1))
+        await written(engine, ("b", 1))
         assert await published(engine, sink) == [], "an open transaction may still put something before it"
         await late.commit()
     assert await published(engine, sink) == [("a", 1), ("b", 1)]
@@ -178,8 +151,7 @@ async def test_a_lower_number_that_is_not_ready_is_waited_for(engine: Any) -> No
     async with engine.connect() as first, engine.connect() as unrelated:
         await write(first, ("x", 1))  # T1 has its number
         await write(unrelated, ("y", 1))  # T2, open to the end
-        async with engine.begin() as third:
-            await write(third, ("a", 1))
+        await written(engine, ("a", 1))
         await write(first, ("a", 2))
         await first.commit()
         assert await published(engine, sink) == [("x", 1)], "number 2 is ready, and number 1 is not"
@@ -191,12 +163,10 @@ async def test_a_lower_number_that_is_not_ready_is_waited_for(engine: Any) -> No
 
 @on_postgresql
 async def test_one_relay_at_a_time_has_the_source(engine: Any) -> None:
-    async with engine.begin() as connection:
-        await write(connection, ("a", 1), ("a", 2))
+    await written(engine, ("a", 1), ("a", 2))
     assert await published(engine, Sink()) == [("a", 1), ("a", 2)]
     first, second = source(engine), source(engine)
-    async with engine.begin() as connection:
-        await write(connection, ("a", 3))
+    await written(engine, ("a", 3))
     assert len(await first.take(10)) == 1
     assert await second.take(10) == []
     await second.let_go()
@@ -217,8 +187,7 @@ async def test_what_commits_after_ten_minutes_is_lost_in_a_window_alone(
     sink = Sink()
     async with at_work(engine, sink, transaction=order) as (relay, clock), engine.connect() as late:
         await write(late, ("a", 1))
-        async with engine.begin() as connection:
-            await write(connection, ("b", 1))
+        await written(engine, ("b", 1))
         await drained(relay)
         await drained(relay)  # the window is read to its end again, and the place of the highest row noted
         clock.now = seconds
@@ -305,8 +274,7 @@ async def test_after_its_last_attempt_a_row_is_passed_with_an_error_in_the_log(
 ) -> None:
     sink = Sink()
     sink.refuses = lambda each: each.sequence == 1
-    async with engine.begin() as connection:
-        await write(connection, ("a", 1), ("a", 2))
+    await written(engine, ("a", 1), ("a", 2))
     async with at_work(engine, sink, attempts=2, pauses=Backoff(1e-9, 1e-9)) as (relay, _):
         await until_arrived(relay, sink, 1)
     assert sink.numbers() == {"a": [2]}
@@ -318,8 +286,7 @@ async def test_after_its_last_attempt_a_row_is_passed_with_an_error_in_the_log(
 async def test_lower_numbers_are_looked_for_in_their_own_aggregate_alone(engine: Any) -> None:
     """Not up to the highest number of another one: that would be the whole table, for each batch."""
     sink, found = Sink(), 0
-    async with engine.begin() as connection:
-        await write(connection, ("b", 1), ("a", 99), *[("b", number) for number in range(2, 30)])
+    await written(engine, ("b", 1), ("a", 99), *[("b", number) for number in range(2, 30)])
     one = source(engine, transaction=None)
     place = one._place
 

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from sqlalchemy import URL, Connection, Engine, create_engine, make_url
+from sqlalchemy import URL, Connection, Engine, Table, create_engine, inspect, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
@@ -19,7 +19,7 @@ Result = TypeVar("Result")
 class NotDone(Exception):
     """The database refuses, or can't be reached. The text is one line for the operator, without the URL's password.
 
-    ``usage``: it was not meant so.
+    ``usage``: the command was used wrongly.
     """
 
     def __init__(self, text: str, *, usage: bool = False) -> None:
@@ -44,9 +44,9 @@ def database_url(database: str) -> URL:
 
 @asynccontextmanager
 async def connected(database: str, *, makes: bool = False) -> AsyncIterator[AsyncEngine | Engine]:
-    """An engine for ``database``. Raises `NotDone`, also for what SQLAlchemy and the driver raise inside of it.
+    """An engine for ``database``. Raises `NotDone`, also for what SQLAlchemy and the driver raise while it is entered.
 
-    Without ``makes``, also for a file that isn't there.
+    With ``makes``, SQLite may make a file that isn't there; else that is `NotDone`, too.
     """
     url = database_url(database)
     if not makes and url.get_dialect().name == "sqlite" and not _is_there(url):
@@ -92,7 +92,19 @@ def in_database(database: str, step: Callable[[Connection], Result], *, makes: b
     return asyncio.run(run())
 
 
+def check_there(connection: Connection, *tables: Table, group: str = "inbox") -> None:
+    """Raises `NotDone`, with the command of ``group`` that makes it, where one of them is missing."""
+    for table in tables:
+        if not inspect(connection).has_table(table.name, schema=table.schema):
+            raise NotDone(f"there is no table {table.fullname}: {create_command(table, group)}")
+
+
+def create_command(table: Table, group: str) -> str:
+    """The command of ``group``, inbox or outbox, that creates ``table``."""
+    return f"oncegate {group} create --database URL" + (f" --schema {table.schema}" if table.schema else "")
+
+
 def _is_there(url: URL) -> bool:
-    """SQLite would make the file."""
+    """Whether SQLite would not have to make the file."""
     name = url.database or ""
     return name.startswith("file:") or name in ("", ":memory:") or Path(name).exists()

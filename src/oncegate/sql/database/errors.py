@@ -1,9 +1,9 @@
-"""The errors of an inbox, each one of those by which a handler says what came of its command; and what a driver's errors mean."""
+"""The errors of an inbox, by which the hook knows what came of a command; and what a driver's errors mean for it."""
 
 import sqlite3
 from typing import Final
 
-from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError, UnboundExecutionError
 
 from oncegate.middleware.outcome.errors import NotProcessed, NotRetryable, OutcomeUnknown
 
@@ -61,10 +61,14 @@ def is_of_database(error: BaseException) -> bool:
 
 
 def meaning(error: Exception, table: str) -> Exception:
-    """What an error of SQLAlchemy's or of the driver's says of an inbox; ``error`` itself where it is none of its concern.
+    """What an error of SQLAlchemy's or of the driver's means for an inbox; ``error`` itself where it means nothing for it.
 
     Of the driver's own errors only what has an SQLSTATE is known, and ``OSError``: asyncpg's attempts to connect raise those.
     """
+    if not is_of_database(error):
+        return error
+    if isinstance(error, UnboundExecutionError):
+        return InboxMisused("the session has no database of its own: give it one (bind=), or use a connection")
     found = getattr(error, "orig", None) or error
     state = str(getattr(found, "sqlstate", None) or "")
     code = getattr(found, "sqlite_errorcode", 0) & 0xFF

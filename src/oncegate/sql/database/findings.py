@@ -6,8 +6,10 @@ from typing import Final, Literal
 
 from sqlalchemy import Connection, Table, inspect, text
 
+from oncegate.sql.database.access import create_command
+
 LONG_SECONDS: Final = 60.0
-"""After which a message, or a transaction, has been there for long."""
+"""A message that waits for longer, or a transaction that is open for longer, is worth advice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,25 +26,21 @@ def table_findings(
 ) -> list[DatabaseFinding]:
     """About each of ``tables``: whether it is there, as ``oncegate GROUP create`` makes it, and its role has what is ``needed``.
 
-    ``users`` says who needs that.
+    ``users`` names who needs that.
     """
-    found = []
-    for table in tables:
-        option = f" --schema {table.schema}" if table.schema else ""
-        if not inspect(connection).has_table(table.name, schema=table.schema):
-            line = f"{table.fullname} is missing: oncegate {group} create --database URL{option}"
-            found.append(DatabaseFinding("table", "failed", line))
-            continue
-        columns = {each["name"] for each in inspect(connection).get_columns(table.name, schema=table.schema)}
-        if missing := sorted(set(table.c.keys()) - columns):
-            line = f"{table.fullname} has no column {', '.join(missing)}: it is of another version"
-            found.append(DatabaseFinding("table", "failed", line))
-        elif lacking := _lacking(connection, table.fullname, needed[table.name]):
-            line = f"{table.fullname}: this role has no {lacking}; {users}"
-            found.append(DatabaseFinding("table", "advice", line))
-        else:
-            found.append(DatabaseFinding("table", "good", f"{table.fullname} is there, and this role may use it"))
-    return found
+
+    def finding(table: Table) -> DatabaseFinding:
+        name, schema = table.fullname, table.schema
+        if not inspect(connection).has_table(table.name, schema=schema):
+            return DatabaseFinding("table", "failed", f"{name} is missing: {create_command(table, group)}")
+        columns = {each["name"] for each in inspect(connection).get_columns(table.name, schema=schema)}
+        if missing := ", ".join(sorted(set(table.c.keys()) - columns)):
+            return DatabaseFinding("table", "failed", f"{name} has no column {missing}: it is of another version")
+        if lacking := _lacking(connection, name, needed[table.name]):
+            return DatabaseFinding("table", "advice", f"{name}: this role has no {lacking}; {users}")
+        return DatabaseFinding("table", "good", f"{name} is there, and this role may use it")
+
+    return [finding(table) for table in tables]
 
 
 def _lacking(connection: Connection, table: str, needed: str) -> str:

@@ -70,7 +70,7 @@ def check_commits_nothing(connection: Connection) -> None:
 
 
 def marked(session: Session, *, strict: bool) -> None:
-    """A marker is about to be written in the session's transaction. Raises `InboxMisused` if it has spoken to two databases."""
+    """Note that a marker will be in the session's transaction. Raises `InboxMisused` if that has used two databases."""
     watched = _watched(session)
     watched.strict = strict
     if len(watched.databases) > 1:
@@ -121,9 +121,9 @@ def is_committed(session: Session) -> bool:
 
 
 def check_not_aborted(session: Session) -> None:
-    """Raises what the database says to any statement where an error that the handler went on after has undone its transaction.
+    """Raises the database's error where one that the handler went on after has undone its transaction.
 
-    PostgreSQL answers such a COMMIT with a ROLLBACK, which drivers take for a success. It is asked only after an error.
+    PostgreSQL answers such a COMMIT with a ROLLBACK, which drivers take for a success. Only after an error a query is sent.
     """
     connection = session.connection()
     if connection.info.get(_INFO) is connection.get_transaction():
@@ -131,7 +131,7 @@ def check_not_aborted(session: Session) -> None:
 
 
 def _is_open(connection: Connection) -> bool:
-    """Whether the driver knows of a transaction, which it does without asking the server. One that doesn't tell is believed."""
+    """Whether the driver has a transaction, by its own state, without a query. Where that isn't known it has one."""
     driver: Any = connection.connection.driver_connection
     if connection.dialect.name == "sqlite":
         return bool(driver.in_transaction)

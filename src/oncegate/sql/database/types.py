@@ -2,11 +2,13 @@
 
 from binascii import a2b_base64, b2a_base64
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from sqlalchemy import Dialect, LargeBinary, Table, Text, TypeDecorator
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.types import TypeEngine
+
+Stored = TypeVar("Stored")
 
 DIALECTS: Final = ("postgresql", "sqlite")
 
@@ -15,7 +17,7 @@ BYTEWISE: Final = Text().with_variant(Text(collation="C"), "postgresql")
 
 
 def utc(moment: datetime) -> datetime:
-    """As it is meant: SQLite's times have no zone, and are UTC."""
+    """``moment`` in UTC. SQLite's have no zone, and are UTC already."""
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
@@ -25,44 +27,44 @@ _ID_TO_BASE64: Final = str.maketrans("._", "+/", ":")
 _BASE64_TO_ID: Final = bytes.maketrans(b"+/", b"._")
 
 
-class RecordId(TypeDecorator[str]):
-    """A record's id, ``k:s``. PostgreSQL has its 30 bytes: ``decode(translate(id, '._:', '+/'), 'base64')``."""
+class _Bytes(TypeDecorator[Stored]):
+    """Bytes on PostgreSQL, text on SQLite."""
 
     impl = LargeBinary
-    cache_ok = True
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
         """The type of the column in this dialect."""
         return dialect.type_descriptor(Text() if dialect.name == "sqlite" else LargeBinary())
+
+
+class RecordId(_Bytes[str]):
+    """A record's id, ``k:s``. PostgreSQL has its 30 bytes: ``decode(translate(id, '._:', '+/'), 'base64')``."""
+
+    cache_ok = True
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> Any:
         """As it is stored."""
         return value if value is None or dialect.name == "sqlite" else a2b_base64(value.translate(_ID_TO_BASE64))
 
     def process_result_value(self, value: Any, dialect: Dialect) -> str | None:
-        """As it was before that; no bytes at all are ``""``."""
+        """As `process_bind_param` was given it; no bytes at all are ``""``."""
         if not value or dialect.name == "sqlite":
             return None if value is None else str(value or "")
         spelled = b2a_base64(value, newline=False).translate(_BASE64_TO_ID).decode("ascii")
         return f"{spelled[:_HALF]}:{spelled[_HALF:]}"
 
 
-class Digest(TypeDecorator[bytes]):
+class Digest(_Bytes[bytes]):
     """Bytes; on SQLite their hex digits, which older ones can't turn into bytes."""
 
-    impl = LargeBinary
     cache_ok = True
-
-    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        """The type of the column in this dialect."""
-        return dialect.type_descriptor(Text() if dialect.name == "sqlite" else LargeBinary())
 
     def process_bind_param(self, value: bytes | None, dialect: Dialect) -> Any:
         """As it is stored."""
         return value.hex() if value is not None and dialect.name == "sqlite" else value
 
     def process_result_value(self, value: Any, dialect: Dialect) -> bytes | None:
-        """As it was before that."""
+        """As `process_bind_param` was given it."""
         if value is None:
             return None
         return bytes.fromhex(value) if dialect.name == "sqlite" else bytes(value)
@@ -70,5 +72,14 @@ class Digest(TypeDecorator[bytes]):
 
 def quoted(table: Table, dialect: str) -> str:
     """A table's name, with its schema, as a text of SQL has it."""
-    preparer = (postgresql if dialect == "postgresql" else sqlite).dialect().identifier_preparer
-    return str(preparer.format_table(table)).replace(":", "\\:")
+    return str(dialect_of(dialect).identifier_preparer.format_table(table)).replace(":", "\\:")
+
+
+def dialect_of(name: str) -> Any:
+    """The dialect of one of `DIALECTS`, without a driver."""
+    return (postgresql if name == "postgresql" else sqlite).dialect()
+
+
+def insert_into(table: Table, dialect: str) -> Any:
+    """An INSERT that may have an ON CONFLICT, in one of `DIALECTS`."""
+    return (postgresql if dialect == "postgresql" else sqlite).insert(table)

@@ -10,11 +10,8 @@ from typing import Any
 from sqlalchemy.exc import SQLAlchemyError
 
 from oncegate.sql.database.errors import InboxMisused, InboxUnavailable, meaning
-from oncegate.sql.order.table import PARKED
 
 log = logging.getLogger("oncegate.inbox")
-
-Sweep = Callable[[], Awaitable[None]]
 
 
 @asynccontextmanager
@@ -28,15 +25,18 @@ async def in_background(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def keep_sweeping(sweeps: Sequence[Sweep], every: float) -> None:
-    """Call ``sweeps`` at once, and about every so many seconds. What fails is logged, and done the next time."""
+async def repeat(works: Sequence[Callable[[], Awaitable[None]]], every: float, table: str, failure: str) -> None:
+    """Do ``works`` at once, and about every so many seconds. What fails is logged as ``failure``, and done the next time."""
     while True:
-        for sweep in sweeps:
+        for work in works:
             try:
-                await sweep()
+                await work()
             except (SQLAlchemyError, OSError, InboxUnavailable, InboxMisused) as error:
-                found = meaning(error, PARKED)
-                log.warning(
-                    "parked messages can't be looked for: %s: %s", type(found).__name__, str(found).partition("\n")[0]
-                )
-        await asyncio.sleep(every * random.uniform(0.5, 1.0))  # several processes do it, and not all at once
+                found = meaning(error, table)
+                log.warning("%s: %s: %s", failure, type(found).__name__, str(found).partition("\n")[0])
+        await pause(every)
+
+
+async def pause(seconds: float) -> None:
+    """About as long: several processes do the same, and not all at once."""
+    await asyncio.sleep(seconds * random.uniform(0.5, 1.0))

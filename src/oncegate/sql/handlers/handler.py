@@ -1,19 +1,100 @@
-"""Makes of a handler of a payload and a session one of the payload alone, which begins and commits the session's transaction."""
+"""A handler of a payload and a session: its sessions, with asyncio and without, its call, and what is made of it for the hook."""
 
+import asyncio
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final
 
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
-from sqlalchemy.orm import sessionmaker
-from sqlalchemy.util import await_only
+from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.util import await_only, greenlet_spawn
 
+from oncegate.middleware.consumers.handling import current
 from oncegate.middleware.consumers.transactional import Executed
-from oncegate.sql.handlers.batch import Batch
 from oncegate.sql.handlers.transaction import Marks, execute, is_result
 
 Handler = Callable[..., Any]
+Maker = sessionmaker[Any] | async_sessionmaker[Any]
+Step = Callable[[Session, Any], Any]
+"""Is called with a synchronous session, and with the one for the handler."""
+Await = Callable[[Coroutine[Any, Any, bool]], bool]
+"""Waits for what is to be done in the hook's event loop; false, too, where nobody can wait for it."""
+Sweep = Callable[[], Awaitable[None]]
+
+_PATIENCE: Final = 60.0
+"""Seconds for an outcome to be recorded, which takes no longer than ``record_timeout``."""
+
+
+class Sessions:
+    """Those that ``maker`` makes. What stands on them is written without asyncio, and runs in SQLAlchemy's greenlet with it."""
+
+    def __init__(self, maker: Maker) -> None:
+        self.of_asyncio = isinstance(maker, async_sessionmaker)
+        self._maker: Any = maker
+
+    def within(self, step: Step, seconds: float | None = None) -> Any:
+        """The result of ``step`` in a session of its own; with asyncio, after so many seconds at most."""
+        if self.of_asyncio:
+            return await_only(self._within(step, seconds))
+        with self._maker() as session:
+            return step(session, session)
+
+    async def _within(self, step: Step, seconds: float | None) -> Any:
+        async with asyncio.timeout(seconds), self._maker() as session:
+            return await session.run_sync(step, session)
+
+    def call(self, handler: Handler, *args: Any, **kwargs: Any) -> Any:
+        """What the handler returns."""
+        result = handler(*args, **kwargs)
+        return await_only(result) if self.of_asyncio else result
+
+    def handler(self, work: Handler) -> Handler:
+        """``work`` as a handler of their kind."""
+
+        def handle(*args: Any, **kwargs: Any) -> Any:
+            return work(*args, **kwargs)
+
+        async def handle_with_asyncio(*args: Any, **kwargs: Any) -> Any:
+            return await greenlet_spawn(work, *args, **kwargs)
+
+        return handle_with_asyncio if self.of_asyncio else handle
+
+    def awaits(self) -> Await:
+        """How the delivery that is executed here waits for its hook."""
+        return await_only if self.of_asyncio else _from_a_thread(next((begun.loop for begun in current()), None))
+
+    def sweep(self, work: Callable[[Await], None]) -> Sweep:
+        """``work``, to be awaited in an event loop."""
+
+        async def sweep() -> None:
+            await asyncio.to_thread(work, _from_a_thread(asyncio.get_running_loop()))
+
+        return functools.partial(greenlet_spawn, work, await_only) if self.of_asyncio else sweep
+
+
+def session_parameter(handler: Handler) -> str:
+    """The name of a handler's second parameter. Raises ``TypeError`` where it has none."""
+    parameters = inspect.signature(handler).parameters.values()
+    positional = [each.name for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    if len(positional) < 2:
+        raise TypeError(f"{getattr(handler, '__qualname__', handler)} has to take the payload and the session")
+    return positional[1]
+
+
+def signature_without(handler: Handler, session: str) -> inspect.Signature:
+    """That of ``handler`` without its parameter ``session``."""
+    signature = inspect.signature(handler)
+    return signature.replace(parameters=[each for each in signature.parameters.values() if each.name != session])
+
+
+def with_session(
+    handler: Handler, name: str, session: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Callable[[], Any]:
+    """The call of ``handler`` with its session: the payload may be given by its name, as FastStream does."""
+    if not args:
+        return functools.partial(handler, **{name: session}, **kwargs)
+    return functools.partial(handler, args[0], session, *args[1:], **kwargs)
 
 
 def called(inbox: Marks, sessions: sessionmaker[Any], handler: Handler) -> Handler:
@@ -22,7 +103,7 @@ def called(inbox: Marks, sessions: sessionmaker[Any], handler: Handler) -> Handl
 
     def handle(*args: Any, **kwargs: Any) -> Any:
         with sessions() as session:
-            return execute(session, inbox, with_session(handler, name, session, args, kwargs), is_result).result
+            return execute(session, inbox, with_session(handler, name, session, args, kwargs)).result
 
     return handle
 
@@ -35,7 +116,7 @@ def awaited(inbox: Marks, sessions: async_sessionmaker[Any], handler: Handler) -
         def call(session: AsyncSession) -> Any:
             return with_session(handler, name, session, args, kwargs)()
 
-        return (await execute_awaited(inbox, sessions, call, is_result)).result
+        return (await execute_awaited(inbox, sessions, call)).result
 
     return handle
 
@@ -44,7 +125,7 @@ async def execute_awaited(
     inbox: Marks,
     sessions: async_sessionmaker[Any],
     handler: Callable[[Any], Awaitable[Any]],
-    keeps: Callable[[Any], bool],
+    keeps: Callable[[Any], bool] = is_result,
 ) -> Executed:
     """`execute` in a session of asyncio's."""
     async with sessions() as session:
@@ -52,66 +133,30 @@ async def execute_awaited(
         return executed
 
 
-def called_batch(inbox: Marks, sessions: sessionmaker[Any], handler: Handler) -> Handler:
-    """Of a plain function for batches."""
-    session_parameter(handler)
-
-    def handle(payloads: Sequence[Any], *args: Any) -> list[Any]:
-        batch = Batch(inbox, payloads)
-        for part in batch.parts():
-            with sessions() as session:
-
-                def call(chosen: list[Any], session: Any = session) -> Any:
-                    return handler(chosen, session, *args)
-
-                batch.execute(session, part, call)
-        return batch.outcomes
-
-    return handle
-
-
-def awaited_batch(inbox: Marks, sessions: async_sessionmaker[Any], handler: Handler) -> Handler:
-    """Of a coroutine function for batches."""
-    session_parameter(handler)
-
-    async def handle(payloads: Sequence[Any], *args: Any) -> list[Any]:
-        batch = Batch(inbox, payloads)
-        for part in batch.parts():
-            async with sessions() as session:
-
-                def call(chosen: list[Any], session: AsyncSession = session) -> Any:
-                    return await_only(handler(chosen, session, *args))
-
-                await session.run_sync(batch.execute, part, call)
-        return batch.outcomes
-
-    return handle
-
-
 def without_session(handler: Handler, made: Handler) -> Handler:
     """``made`` with the name, and the signature without its session, of ``handler``."""
     functools.update_wrapper(made, handler)
-    signature, session = inspect.signature(handler), session_parameter(handler)
-    left = [each for each in signature.parameters.values() if each.name != session]
-    made.__signature__ = signature.replace(parameters=left)  # type: ignore[attr-defined]  # inspect's own way
+    session = session_parameter(handler)
+    made.__signature__ = signature_without(handler, session)  # type: ignore[attr-defined]  # inspect's own way
     annotations = getattr(handler, "__annotations__", {})
     made.__annotations__ = {name: kind for name, kind in annotations.items() if name != session}
     return made
 
 
-def session_parameter(handler: Handler) -> str:
-    """The name of a handler's second parameter. Raises ``TypeError`` where it has none."""
-    parameters = inspect.signature(handler).parameters.values()
-    positional = [each.name for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
-    if len(positional) < 2:
-        raise TypeError(f"{getattr(handler, '__qualname__', handler)} has to take the payload and the session")
-    return positional[1]
+def _from_a_thread(loop: asyncio.AbstractEventLoop | None) -> Await:
+    """Waits for what is done in ``loop``, which is another thread's: in its own, called by hand, that would wait for ever."""
+
+    def wait(work: Coroutine[Any, Any, bool]) -> bool:
+        if loop is None or loop.is_closed() or _runs_here(loop):
+            work.close()
+            return False
+        return asyncio.run_coroutine_threadsafe(work, loop).result(_PATIENCE)
+
+    return wait
 
 
-def with_session(
-    handler: Handler, name: str, session: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Callable[[], Any]:
-    """The call of ``handler`` with its session: the payload may be given by its name, as FastStream does."""
-    if not args:
-        return functools.partial(handler, **{name: session}, **kwargs)
-    return functools.partial(handler, args[0], session, *args[1:], **kwargs)
+def _runs_here(loop: asyncio.AbstractEventLoop) -> bool:
+    try:
+        return asyncio.get_running_loop() is loop
+    except RuntimeError:
+        return False

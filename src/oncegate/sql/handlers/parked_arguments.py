@@ -1,8 +1,6 @@
 """The arguments of a handler, but its session, as JSON: stored with a parked message, and made back for its run."""
 
-import inspect
 from base64 import b64decode, b64encode
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, get_type_hints
 
@@ -10,6 +8,7 @@ import orjson
 from pydantic import TypeAdapter
 
 from oncegate.middleware.outcome.errors import NotRetryable
+from oncegate.sql.handlers.handler import Handler, signature_without
 
 _BYTES: Final = "base64"
 
@@ -17,10 +16,8 @@ _BYTES: Final = "base64"
 class ParkedArguments:
     """Those of ``handler``, whose parameter ``session`` is left out; each is read by its parameter's annotation."""
 
-    def __init__(self, handler: Callable[..., Any], session: str) -> None:
-        signature = inspect.signature(handler)
-        left = [each for each in signature.parameters.values() if each.name != session]
-        self._signature = signature.replace(parameters=left)
+    def __init__(self, handler: Handler, session: str) -> None:
+        self._signature = signature_without(handler, session)
         self._handler = handler
         self._adapters: dict[str, TypeAdapter[Any]] | None = None
 

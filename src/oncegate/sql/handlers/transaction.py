@@ -6,19 +6,19 @@ awaited by SQLAlchemy's ``await_only``. Whatever is raised on the way leaves the
 
 import logging
 from collections.abc import Callable, Sequence
+from itertools import compress
 from typing import Any, NoReturn, Protocol
 
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
 from oncegate.middleware.consumers.begun import Begun
-from oncegate.middleware.consumers.executing import current
+from oncegate.middleware.consumers.handling import current
 from oncegate.middleware.consumers.transactional import Executed
 from oncegate.sql.database.errors import (
     CommitUnknown,
     InboxMisused,
     InboxUnavailable,
-    is_of_database,
     is_unsettled,
     meaning,
 )
@@ -35,6 +35,8 @@ class Marks(Protocol):
     consumer: str
     ordered: bool
     """It keeps an order, and knows a message without a key by its number."""
+    max_attempts: int
+    """At a parked message."""
 
     def mark(self, session: Session, messages: Sequence[Message]) -> list[Entry]:
         """The entries of messages whose records' ids are known."""
@@ -43,7 +45,14 @@ class Marks(Protocol):
         """So many messages without a key are executed without a marker."""
 
 
-def execute(session: Session, inbox: Marks, call: Callable[[], Any], keeps: Callable[[Any], bool]) -> Executed:
+def is_result(returned: Any) -> bool:
+    """Whether a handler has returned something to be kept."""
+    return returned is not None
+
+
+def execute(
+    session: Session, inbox: Marks, call: Callable[[], Any], keeps: Callable[[Any], bool] = is_result
+) -> Executed:
     """The result of ``call``, or the kept one where the delivery that the hook executes here is not the first."""
     batch = current()
     if not batch:
@@ -64,7 +73,7 @@ def execute_many(
     inbox: Marks,
     batch: Sequence[Begun],
     call: Callable[[Sequence[int]], Sequence[Any]],
-    keeps: Callable[[Any], bool],
+    keeps: Callable[[Any], bool] = is_result,
 ) -> list[Executed]:
     """What came of each of ``batch``, all in one transaction; ``call`` gives the results of those with the given numbers."""
     if any(inbox.consumer in begun.committed for begun in batch):
@@ -101,11 +110,6 @@ def message_of(begun: Begun) -> Message:
     return Message(begun.record, begun.fingerprint, begun.sent_at, *place, other=begun.other)
 
 
-def is_result(returned: Any) -> bool:
-    """Whether a handler has returned something to be kept."""
-    return returned is not None
-
-
 def _execute(
     session: Session,
     inbox: Marks,
@@ -113,28 +117,27 @@ def _execute(
     call: Callable[[Sequence[int]], Sequence[Any]],
     keeps: Callable[[Any], bool],
 ) -> list[Executed]:
-    marked = [begun for begun in batch if begun.record or inbox.ordered]
-    entries = inbox.mark(session, [message_of(begun) for begun in marked])
-    entry_of = {id(begun): entry for begun, entry in zip(marked, entries, strict=True)}
-    found = [entry_of.get(id(begun)) for begun in batch]
-    if unmarked := len(batch) - len(marked):
+    marked = [inbox.ordered or bool(begun.record) for begun in batch]
+    found = iter(inbox.mark(session, [message_of(begun) for begun in compress(batch, marked)]))
+    entries = [next(found) if is_marked else None for is_marked in marked]
+    if unmarked := marked.count(False):
         inbox.on_unmarked(unmarked)
         log.warning("a message without a key is executed without a marker")
-        _begin(session)
-    first = [number for number, entry in enumerate(found) if entry is None or entry]
-    results = (
-        dict(zip(first, call_within(session, lambda: call(first), found, first, keeps), strict=True)) if first else {}
-    )
+        try:
+            session.connection()  # begins the transaction, as a marker does
+        except Exception as error:  # noqa: BLE001  # raised again
+            _raise(error)
+    is_first = [entry is None or bool(entry) for entry in entries]
+    first = list(compress(range(len(batch)), is_first))
+    results = iter(call_within(session, lambda: call(first), [entries[each] for each in first], keeps) if first else ())
     return [
         Executed(
-            results[number],
-            first=True,
+            next(results) if entry is None or runs else entry.result,
+            first=runs,
             kept=entry is not None and entry.kept,
             waiting=entry is not None and entry.waiting,
         )
-        if entry is None or entry
-        else Executed(entry.result, first=False, kept=entry.kept, waiting=entry.waiting)
-        for number, entry in enumerate(found)
+        for entry, runs in zip(entries, is_first, strict=True)
     ]
 
 
@@ -142,31 +145,20 @@ def call_within(
     session: Session,
     call: Callable[[], Sequence[Any]],
     entries: Sequence[Entry | None],
-    first: Sequence[int],
-    keeps: Callable[[Any], bool],
+    keeps: Callable[[Any], bool] = is_result,
 ) -> Sequence[Any]:
-    """What ``call`` returns, within the transaction of ``entries``; the results of those in ``first`` are kept."""
+    """What ``call`` returns for each of ``entries``, which are first, within their transaction; with them it is kept."""
     transaction = hold(session)
     try:
         results = call()
         let_go(session, transaction, is_marked=any(entries))
         session.flush()
-        kept = [(entries[number], result) for number, result in zip(first, results, strict=True) if keeps(result)]
+        kept = [(entry, result) for entry, result in zip(entries, results, strict=True) if keeps(result)]
         keep_all([(entry, result) for entry, result in kept if entry is not None])
         check_not_aborted(session)
     except SQLAlchemyError as error:
         _raise(error)
     return results
-
-
-def _begin(session: Session) -> None:
-    """Begin the transaction, as a marker does."""
-    try:
-        session.connection()
-    except Exception as error:
-        if is_of_database(error):
-            _raise(error)
-        raise
 
 
 def commit(session: Session) -> None:

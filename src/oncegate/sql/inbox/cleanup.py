@@ -13,7 +13,6 @@ search for every batch would read again, each time, what the earlier ones have d
 import asyncio
 import functools
 import logging
-import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -39,20 +38,20 @@ from sqlalchemy import (
     select,
     text,
 )
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from oncegate.sql.database.access import connected, in_transaction
 from oncegate.sql.database.errors import InboxBusy, meaning
-from oncegate.sql.database.types import RecordId
+from oncegate.sql.database.terms import LONGEST_KEPT
+from oncegate.sql.database.types import RecordId, insert_into, utc
+from oncegate.sql.handlers.background import pause, repeat
 from oncegate.sql.marking.statements import LEAD_SECONDS
 from oncegate.sql.marking.table import ALL_CONSUMERS, NO_MESSAGE, inbox_table
 
 log = logging.getLogger("oncegate.inbox")
 
 BATCH_SIZE: Final = 5000
-_LONGEST: Final = 100 * 365 * 86400.0
 _OF_PART: Final = text("due.ctid >= CAST(:first AS tid) AND due.ctid < CAST(:end AS tid)").bindparams(
     bindparam("first", type_=Text()), bindparam("end", type_=Text())
 )
@@ -81,7 +80,7 @@ class Retention:
     batch_size: int = BATCH_SIZE
 
     def __post_init__(self) -> None:
-        if not 0 <= self.seconds <= _LONGEST:
+        if not 0 <= self.seconds <= LONGEST_KEPT:
             raise ValueError("the retention is an age: 0 or more, and no more than 100 years")
         if not self.seconds >= self.redelivery_horizon:
             raise ValueError(
@@ -138,7 +137,7 @@ async def forget(
     lead: float | None = None,
     progress: Callable[[Progress], None] = _ignore,
 ) -> Progress:
-    """Forget once; what was done. Nothing goes that was marked after ``keep_from``. ``dry_run``: only count.
+    """Forget once; what was done. What was marked after ``keep_from`` stays. ``dry_run``: only count.
 
     Raises SQLAlchemy's errors and ``OSError``. ``lead`` (s) is `LEAD_SECONDS`, and shorter in tests alone.
     """
@@ -170,7 +169,7 @@ async def forget(
 
 
 async def _drop_ranges(engine: AsyncEngine | Engine, table: Table, parts: Sequence[_Part]) -> None:
-    """Where this role may: only the table's owner. A VACUUM that is at work is not waited for; the next round does as well."""
+    """Drop the ranges of the blocks that were emptied, if this role owns the table; not while a VACUUM is at work."""
     blocks = sorted({block for part in parts for block in (*range(part.first, part.last, _RANGE), part.last)})
     name = engine.dialect.identifier_preparer.format_table(table, name=f"{table.name}_received_at")
 
@@ -203,21 +202,19 @@ async def keep_forgetting(
 
     ``on_pruned`` is called with how many markers were deleted.
     """
-    while True:
-        await asyncio.sleep(every * random.uniform(0.5, 1.0))  # several processes do it, and not all at once
-        try:
-            done = await forget(engine, table, retention)
-            on_pruned(done.pruned)
-            await in_transaction(engine, measure)
-        except (SQLAlchemyError, OSError) as error:
-            found = meaning(error, table.fullname)
-            log.warning("the inbox could not be pruned: %s: %s", type(found).__name__, str(found).partition("\n")[0])
-        else:
-            log.info("the inbox has forgotten %d messages, up to %s", done.pruned, done.until.isoformat())
+
+    async def forget_once() -> None:
+        done = await forget(engine, table, retention)
+        on_pruned(done.pruned)
+        await in_transaction(engine, measure)
+        log.info("the inbox has forgotten %d messages, up to %s", done.pruned, done.until.isoformat())
+
+    await pause(every)
+    await repeat([forget_once], every, table.fullname, "the inbox could not be pruned")
 
 
 class _Steps:
-    """The transactions of which it is made."""
+    """The transactions of `forget`."""
 
     def __init__(self, table: Table, retention: Retention) -> None:
         self._table = table
@@ -226,11 +223,10 @@ class _Steps:
     def cutoff(self, connection: Connection) -> datetime:
         clock = func.clock_timestamp if connection.dialect.name == "postgresql" else func.current_timestamp
         now: datetime = connection.scalars(select(clock(type_=DateTime(timezone=True)))).one()
-        now = now if now.tzinfo is not None else now.replace(tzinfo=UTC)
-        return now - timedelta(seconds=self._retention.seconds)
+        return utc(now) - timedelta(seconds=self._retention.seconds)
 
     def due(self, connection: Connection, until: datetime) -> list[_Part]:
-        """Where it lies, and how much that is."""
+        """The parts of the table that what is due lies in."""
         counted = select(func.count()).where(self._is_due(self._table, until))
         if connection.dialect.name == "sqlite":
             rows = connection.scalars(counted).one()
@@ -242,7 +238,7 @@ class _Steps:
         """Keep ``until`` as the instant up to which markers may be gone; a later one stays."""
         names = sorted(self._retention.consumers) or [ALL_CONSUMERS]
         rows = [{"received_at": until, "consumer": name, "message": NO_MESSAGE} for name in names]
-        insert = (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(self._table).values(rows)
+        insert = insert_into(self._table, connection.dialect.name).values(rows)
         given = insert.excluded.received_at
         connection.execute(
             insert.on_conflict_do_update(

@@ -26,13 +26,16 @@ from oncegate.middleware.consumers.delivery import Delivery, check_names
 from oncegate.middleware.consumers.transactional import Executed, set_inbox
 from oncegate.middleware.rules.arguments import check_watch
 from oncegate.middleware.rules.digests import Secrets, given_digests
-from oncegate.middleware.rules.key_text import KeyText
+from oncegate.middleware.rules.key import KeyText
 from oncegate.sql.database.errors import InboxMisused
-from oncegate.sql.handlers.background import Sweep, in_background, keep_sweeping
-from oncegate.sql.handlers.handler import awaited, awaited_batch, called, called_batch, execute_awaited, without_session
-from oncegate.sql.handlers.in_order import awaited_in_order, called_in_order
+from oncegate.sql.database.sessions import AnyAsync, AnySync, check_session, in_session
+from oncegate.sql.database.terms import limits_of
+from oncegate.sql.handlers.background import in_background, repeat
+from oncegate.sql.handlers.batch import of_batches
+from oncegate.sql.handlers.handler import Sweep, awaited, called, execute_awaited, without_session
+from oncegate.sql.handlers.ordered import in_order
 from oncegate.sql.handlers.transaction import is_result
-from oncegate.sql.inbox.arguments import AnyAsync, AnySync, check_choices, check_order, identified, not_a_session
+from oncegate.sql.inbox.arguments import check_choice, check_numbers, identified
 from oncegate.sql.inbox.cleanup import BATCH_SIZE, Retention, keep_forgetting
 from oncegate.sql.inbox.stats import InboxStats, stats
 from oncegate.sql.marking.entry import AsyncEntry, Entry, Marking
@@ -42,7 +45,7 @@ from oncegate.sql.marking.statements import Message
 from oncegate.sql.marking.table import inbox_table
 from oncegate.sql.marking.writer import Writer
 from oncegate.sql.order.guard import Order
-from oncegate.sql.order.table import order_table
+from oncegate.sql.order.table import PARKED, order_table
 
 log = logging.getLogger("oncegate.inbox")
 
@@ -100,8 +103,10 @@ class Inbox:
     ) -> None:
         check_watch(watch)
         check_names(consumer, aliases)
-        check_order(order, starts_at, max_parked, max_attempts)
-        check_choices(on_mismatch, on_forgotten)
+        check_choice("order", order, "none", "latest", "contiguous")
+        check_choice("on_mismatch", on_mismatch, "reject", "warn")
+        check_choice("on_forgotten", on_forgotten, "reject", "run")
+        check_numbers(starts_at, max_parked, max_attempts)
         if not (wait_timeout > 0 and idle_timeout > 0 and max_result >= 0):
             raise ValueError("wait_timeout and idle_timeout are above 0 seconds, max_result is no less than 0 bytes")
         self.consumer = consumer
@@ -117,18 +122,18 @@ class Inbox:
         names = (consumer, *aliases)
         self._retention = Retention(names, retention, redelivery_horizon)
         self._table = inbox_table(MetaData(), schema)
+        limits = limits_of(wait_timeout, idle_timeout)
         options: dict[str, Any] = {
             "max_result": max_result, "warns": on_mismatch == "warn", "strict": strict, "watch": watch,
-            "wait_timeout": wait_timeout, "idle_timeout": idle_timeout,
         }  # fmt: skip
         self._writer: Writer
         self._sequences: SequenceWriter | None = None
         if order == "none":
-            self._writer = MarkerWriter(self._table, names, runs_forgotten=on_forgotten == "run", **options)
+            self._writer = MarkerWriter(self._table, names, limits, runs_forgotten=on_forgotten == "run", **options)
         else:
             table = order_table(MetaData(), schema)
             self._writer = self._sequences = SequenceWriter(
-                table, names, order=order, starts_at=starts_at, max_parked=max_parked, **options
+                table, names, limits, order=order, starts_at=starts_at, max_parked=max_parked, **options
             )
 
     def table(self, metadata: MetaData) -> Table:
@@ -138,7 +143,7 @@ class Inbox:
     @overload
     def first(
         self,
-        session: AsyncSession | AsyncConnection,
+        session: AnyAsync,
         key: KeyText,
         *,
         caller: KeyText = "",
@@ -152,7 +157,7 @@ class Inbox:
     @overload
     def first(
         self,
-        session: Session | Connection,
+        session: AnySync,
         key: KeyText,
         *,
         caller: KeyText = "",
@@ -165,7 +170,7 @@ class Inbox:
 
     def first(
         self,
-        session: AsyncSession | AsyncConnection | Session | Connection,
+        session: AnyAsync | AnySync,
         key: KeyText,
         *,
         caller: KeyText = "",
@@ -183,34 +188,25 @@ class Inbox:
         zone), one that is older than what the inbox has forgotten, and has no marker, raises `Forgotten`.
 
         With an ``order`` the message has its ``aggregate``'s id and its ``sequence``, or raises `SequenceInvalid`, and the
-        entry's ``decision`` says what its number makes of it; another message under the newest number raises `SequenceForked`.
+        entry's ``decision`` is what its number makes of it; another message under the newest number raises `SequenceForked`.
 
         Raises `KeyInvalid` for an empty key, `InboxBusy` where another transaction was in the way, `InboxUnavailable`
         without the database, `InboxMisused` where a marker would not hold, ``TypeError`` for another kind of session.
         """
         delivery = Delivery(key, payload, record=record, caller=caller, sent_at=sent_at)
         message = identified(delivery, self.digests, aggregate, sequence)
-        if isinstance(session, AsyncSession):
+        if isinstance(session, AsyncSession | AsyncConnection):
             return Marking(session, session.run_sync(self.mark, [message]))
-        if isinstance(session, AsyncConnection):
-            return Marking(session, session.run_sync(self.mark, [message]))
-        if not isinstance(session, Session | Connection):
-            raise not_a_session(session)
+        check_session(session)
         return self.mark(session, [message])[0]
 
-    async def _mark_async(
-        self, session: AsyncSession | AsyncConnection, messages: Sequence[Message]
-    ) -> list[AsyncEntry]:
-        if isinstance(session, AsyncSession):
-            entries = await session.run_sync(self.mark, messages)
-        else:
-            entries = await session.run_sync(self.mark, messages)
-        return [AsyncEntry(entry, session) for entry in entries]
+    async def _mark_async(self, session: AnyAsync, messages: Sequence[Message]) -> list[AsyncEntry]:
+        return [AsyncEntry(entry, session) for entry in await session.run_sync(self.mark, messages)]
 
     @overload
     def first_many(
         self,
-        session: AsyncSession | AsyncConnection,
+        session: AnyAsync,
         keys: Sequence[KeyText],
         *,
         callers: Sequence[KeyText] | None = None,
@@ -221,7 +217,7 @@ class Inbox:
     @overload
     def first_many(
         self,
-        session: Session | Connection,
+        session: AnySync,
         keys: Sequence[KeyText],
         *,
         callers: Sequence[KeyText] | None = None,
@@ -231,7 +227,7 @@ class Inbox:
 
     def first_many(
         self,
-        session: AsyncSession | AsyncConnection | Session | Connection,
+        session: AnyAsync | AnySync,
         keys: Sequence[KeyText],
         *,
         callers: Sequence[KeyText] | None = None,
@@ -258,8 +254,7 @@ class Inbox:
         messages = [identified(delivery, self.digests) for delivery in deliveries]
         if isinstance(session, AsyncSession | AsyncConnection):
             return self._mark_async(session, messages)
-        if not isinstance(session, Session | Connection):
-            raise not_a_session(session)
+        check_session(session)
         return self.mark(session, messages)
 
     @overload
@@ -275,11 +270,8 @@ class Inbox:
         """
         if self._sequences is None:
             raise InboxMisused('the inbox keeps no order: give it order="latest" or "contiguous"')
-        if isinstance(session, AsyncSession | AsyncConnection):
-            return session.run_sync(self._sequences.seed, aggregate, sequence)
-        if not isinstance(session, Session | Connection):
-            raise not_a_session(session)
-        return self._sequences.seed(session, aggregate, sequence)
+        sequences = self._sequences
+        return in_session(session, lambda sync: sequences.seed(sync, aggregate, sequence))
 
     @overload
     def transaction(
@@ -312,7 +304,7 @@ class Inbox:
             raise TypeError(f"sessions is a {type(sessions).__name__}: give a sessionmaker or an async_sessionmaker")
         if batch and self.ordered:
             raise TypeError("an order takes one message at a time: leave out batch=True, and use Subscription.execute")
-        make = (awaited_batch if batch else awaited) if of_asyncio else (called_batch if batch else called)
+        make: Any = of_batches if batch else awaited if of_asyncio else called
 
         def decorate(handler: Callable[..., Any]) -> Callable[..., Any]:
             if inspect.iscoroutinefunction(handler) is not of_asyncio:
@@ -320,7 +312,6 @@ class Inbox:
             if self._sequences is None:
                 made = make(self, sessions, handler)
             else:
-                in_order: Any = awaited_in_order if of_asyncio else called_in_order
                 made, sweep = in_order(self, self._sequences, sessions, handler)
                 self._sweeps.append(sweep)
             made = without_session(handler, made)
@@ -381,7 +372,7 @@ class Inbox:
 
         For inboxes with ``order="contiguous"``, and what `transaction` has decorated; `maintained` does it, too.
         """
-        async with in_background(keep_sweeping(self._sweeps, every)):
+        async with in_background(repeat(self._sweeps, every, PARKED, "parked messages can't be looked for")):
             yield
 
     def on_unmarked(self, count: int) -> None:

@@ -1,6 +1,6 @@
 """The markers of one message: which consumers have processed it, and when."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 
 from sqlalchemy import Connection, MetaData, Table, select
@@ -9,10 +9,10 @@ from oncegate.middleware.consumers.delivery import Delivery
 from oncegate.middleware.rules.digests import Digests
 from oncegate.middleware.rules.errors import KeyInvalid
 from oncegate.middleware.rules.key import RECORD_ID
-from oncegate.sql.database.access import NotDone, in_database
+from oncegate.sql.database.access import NotDone, check_there, in_database
 from oncegate.sql.database.types import utc
 from oncegate.sql.inbox.arguments import record_of
-from oncegate.sql.inbox.stats import check_there, consumers
+from oncegate.sql.inbox.stats import consumers
 from oncegate.sql.marking.table import inbox_table
 
 
@@ -22,17 +22,13 @@ class Marker:
 
     consumer: str
     received_at: datetime
-    fingerprint: bytes | None
     result_bytes: int | None
+    fingerprint: bytes | None
 
     def as_json(self) -> dict[str, str | int | None]:
         """Its members."""
-        return {
-            "consumer": self.consumer,
-            "received_at": self.received_at.isoformat(),
-            "result_bytes": self.result_bytes,
-            "fingerprint": None if self.fingerprint is None else self.fingerprint.hex(),
-        }
+        fingerprint = None if self.fingerprint is None else self.fingerprint.hex()
+        return asdict(self) | {"received_at": self.received_at.isoformat(), "fingerprint": fingerprint}
 
 
 def records_of(key: str, caller: str, digests: Digests) -> list[str]:
@@ -72,8 +68,8 @@ def markers(connection: Connection, table: Table, record: str) -> list[Marker]:
         Marker(
             row.consumer,
             utc(row.received_at),
-            row.fingerprint,
             None if row.result is None else len(row.result.encode()),
+            row.fingerprint,
         )
         for row in connection.execute(query.where(named, table.c.message == record).order_by(table.c.consumer))
     ]

@@ -1,18 +1,18 @@
 """What is in an inbox's table: how many rows, since when, of which consumers.
 
-Strategy. A table of markers may have hundreds of millions of rows, and for a number no database is to read all of them. So only
-a small table is counted. Of a large one PostgreSQL's planner and its statistics (`ANALYZE`) tell, and SQLite's row ids, which
-ascend. The consumers are few: each is found by one step in the primary key, from the one before.
+Strategy. A table of markers may have hundreds of millions of rows, and no database is to read them all for a number. So only a
+small table is counted. A large one is estimated: by PostgreSQL's planner and its statistics (`ANALYZE`), by SQLite's row ids,
+which ascend. The consumers are few: each is found by one step in the primary key, from the one before.
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Final
 
 import orjson
-from sqlalchemy import Connection, MetaData, Select, Table, func, inspect, literal_column, select, text
+from sqlalchemy import Connection, MetaData, Select, Table, func, literal_column, select, text
 
-from oncegate.sql.database.access import NotDone, in_database
+from oncegate.sql.database.access import check_there, in_database
 from oncegate.sql.database.types import utc
 from oncegate.sql.marking.table import ALL_CONSUMERS, NO_MESSAGE, inbox_table
 
@@ -20,6 +20,7 @@ MOST_COUNTED: Final = 100_000
 """Rows of a table that is counted, on SQLite."""
 MOST_COUNTED_BYTES: Final = 16 * 1024 * 1024
 """Of a table that is counted, on PostgreSQL."""
+_ROW_ID: Final[Any] = literal_column("rowid")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +38,11 @@ class InboxStats:
 
     def as_json(self) -> dict[str, Any]:
         """Its members."""
-        return {
-            "table": self.table,
-            "rows": self.rows,
-            "estimated": self.estimated,
-            "oldest": None if self.oldest is None else self.oldest.isoformat(),
-            "consumers": self.consumers,
-        }
+        return asdict(self) | {"oldest": None if self.oldest is None else self.oldest.isoformat()}
 
 
 def of_database(database: str, schema: str | None) -> InboxStats:
-    """The numbers of the inbox in the database of a URL. Raises `NotDone`."""
+    """`stats` of the inbox in the database of a URL. Raises `NotDone`."""
     table = inbox_table(MetaData(), schema)
 
     def read(connection: Connection) -> InboxStats:
@@ -60,17 +55,14 @@ def of_database(database: str, schema: str | None) -> InboxStats:
 def stats(connection: Connection, table: Table) -> InboxStats:
     """The inbox's numbers, without reading all of a large table."""
     if connection.dialect.name == "postgresql":
-        small = _is_small_postgresql(connection, table)
-        return _counted(connection, table) if small else _estimated_postgresql(connection, table)
-    small = _is_small_sqlite(connection, table)
-    return _counted(connection, table) if small else _estimated_sqlite(connection, table)
-
-
-def check_there(connection: Connection, table: Table) -> None:
-    """Raises `NotDone`, with the command that makes it, where there is no such table."""
-    if not inspect(connection).has_table(table.name, schema=table.schema):
-        schema = f" --schema {table.schema}" if table.schema else ""
-        raise NotDone(f"there is no table {table.fullname}: oncegate inbox create --database URL{schema}")
+        name = connection.dialect.identifier_preparer.format_table(table)
+        size = connection.scalar(text("SELECT pg_relation_size(CAST(:name AS regclass))"), {"name": name})
+        is_small = int(size or 0) <= MOST_COUNTED_BYTES
+        return _counted(connection, table) if is_small else _estimated_postgresql(connection, table)
+    # Two queries: for one with both SQLite reads all rows.
+    first, last = (connection.scalar(select(end(_ROW_ID)).select_from(table)) or 0 for end in (func.min, func.max))
+    rows = last - first + 1
+    return _counted(connection, table) if rows <= MOST_COUNTED else _estimated_sqlite(connection, table, rows)
 
 
 def consumers(connection: Connection, table: Table) -> list[str]:
@@ -89,13 +81,6 @@ def _counted(connection: Connection, table: Table) -> InboxStats:
     oldest = min((oldest for *_, oldest in rows), default=None)
     total = sum(count for _, count, _ in rows)
     return InboxStats(table.fullname, total, False, None if oldest is None else utc(oldest), counts)
-
-
-def _is_small_postgresql(connection: Connection, table: Table) -> bool:
-    size = connection.scalar(
-        text("SELECT pg_relation_size(CAST(:name AS regclass))"), {"name": _quoted(connection, table)}
-    )
-    return int(size or 0) <= MOST_COUNTED_BYTES
 
 
 def _estimated_postgresql(connection: Connection, table: Table) -> InboxStats:
@@ -121,26 +106,7 @@ def _planned(connection: Connection, query: Select[Any]) -> int:
     return int(plan[0]["Plan"]["Plan Rows"])
 
 
-def _quoted(connection: Connection, table: Table) -> str:
-    return connection.dialect.identifier_preparer.format_table(table)
-
-
-def _row_ids(connection: Connection, table: Table) -> tuple[int, int]:
-    """The first and the last."""
-    row_id: Any = literal_column("rowid")
-    first = connection.scalar(select(func.min(row_id)).select_from(table))
-    last = connection.scalar(select(func.max(row_id)).select_from(table))
-    return first or 0, last or 0
-
-
-def _is_small_sqlite(connection: Connection, table: Table) -> bool:
-    first, last = _row_ids(connection, table)
-    return last - first < MOST_COUNTED
-
-
-def _estimated_sqlite(connection: Connection, table: Table) -> InboxStats:
-    first, last = _row_ids(connection, table)
-    row_id: Any = literal_column("rowid")
-    oldest = connection.scalar(select(table.c.received_at).where(row_id == first))
+def _estimated_sqlite(connection: Connection, table: Table, rows: int) -> InboxStats:
+    oldest = connection.scalar(select(table.c.received_at).order_by(_ROW_ID).limit(1))
     names: dict[str, int | None] = dict.fromkeys(consumers(connection, table))
-    return InboxStats(table.fullname, last - first + 1, True, None if oldest is None else utc(oldest), names)
+    return InboxStats(table.fullname, rows, True, None if oldest is None else utc(oldest), names)

@@ -1,32 +1,43 @@
 """A delivery's entry in the inbox: whether it is the first, and what the first one returned."""
 
 import logging
-from collections.abc import Callable, Coroutine, Generator, Sequence
-from typing import Any, NamedTuple, NoReturn
+from collections.abc import Coroutine, Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
 
+from sqlalchemy import Connection, Executable
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
 from oncegate.cache.record import StoredResponse
-from oncegate.middleware.outcome.results import JsonCodec
+from oncegate.middleware.outcome.results import JSON_CODEC, bounded, dumped
 from oncegate.sql.database.errors import SequenceEarly
 from oncegate.sql.order.guard import Decision
 
 log = logging.getLogger("oncegate.inbox")
 
-_CODEC = JsonCodec(Any)
+
+Keys = Sequence[dict[str, Any]]
+"""Of the rows that a message has: parameters of `Keeping.statement`."""
 
 
-class Kept(NamedTuple):
-    """A result to be stored, in JSON."""
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """Stores results with the rows of messages, in their transaction: ``_result``, in JSON, of ``max_result`` bytes at most."""
 
-    record: str
-    stored: str
+    connection: Connection
+    statement: Executable
+    max_result: int
+
+    def store(self, rows: Keys) -> None:
+        """Execute the statement with each of these parameters."""
+        if rows:
+            self.connection.execute(self.statement, rows if len(rows) > 1 else rows[0])
 
 
 class Entry:
     """True where this delivery is the first one of its message: then do the effect, in the same transaction.
 
-    ``decision`` says more where the inbox keeps an order. The truth of an entry that is ``EARLY`` raises `SequenceEarly`: who
+    ``decision`` is finer where the inbox keeps an order. The truth of an entry that is ``EARLY`` raises `SequenceEarly`: who
     only skipped what is not the first would lose it. ``record`` is the message's id, fit for logs. ``result`` is what the first
     delivery has kept, as JSON gives it back; ``None`` where it has kept nothing, and for the first one itself. ``kept`` is
     whether there is one, be it ``None``.
@@ -35,11 +46,11 @@ class Entry:
     def __init__(
         self,
         record: str,
-        *,
         decision: Decision,
-        stored: str | None,
-        store: Callable[[list[Kept]], None],
-        max_result: int,
+        keeping: Keeping,
+        keys: Keys,
+        *,
+        stored: str | None = None,
         waiting: bool = False,
     ) -> None:
         self.record = record
@@ -47,10 +58,10 @@ class Entry:
         self.first = decision is Decision.FIRST
         self.waiting = waiting
         """Messages are parked behind it."""
-        self.result: Any = None if stored is None else _CODEC.load(stored.encode())
+        self.result: Any = None if stored is None else JSON_CODEC.load(stored.encode())
         self.kept = stored is not None
-        self._store = store
-        self._max_result = max_result
+        self._keeping = keeping
+        self._keys = keys
 
     def __bool__(self) -> bool:
         if self.decision is Decision.EARLY:
@@ -72,22 +83,16 @@ class Entry:
         if isinstance(result, StoredResponse):  # it would come back as a list
             log.warning("record %s: the inbox keeps no StoredResponse", self.record)
             return None
-        try:
-            kept = _CODEC.dump(result)
-        except BaseException as error:  # noqa: BLE001  # whatever a value's own serializer raises: the effect is to happen all the same
-            log.warning("record %s: the result can't be kept: %s", self.record, type(error).__name__)
-            return None
-        if len(kept) > self._max_result:
-            log.warning("record %s: the result is too large to be kept", self.record)
-            return None
-        return kept.decode()
+        kept = bounded(self._keeping.max_result, dumped(JSON_CODEC.dump, result, self.record), self.record)
+        return None if kept is None else kept.decode()
 
 
 def keep_all(results: Sequence[tuple[Entry, Any]]) -> None:
     """`Entry.keep` for the entries of one transaction."""
     kept = [(entry, stored) for entry, result in results if (stored := entry.as_json(result)) is not None]
     if kept:
-        kept[0][0]._store([Kept(entry.record, stored) for entry, stored in kept])
+        keeping = kept[0][0]._keeping
+        keeping.store([key | {"_result": stored} for entry, stored in kept for key in entry._keys])
     for entry, _ in kept:
         entry.kept = True
 

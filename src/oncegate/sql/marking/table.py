@@ -16,9 +16,6 @@ ALL_CONSUMERS: Final = ""
 
 def inbox_table(metadata: MetaData, schema: str | None = None) -> Table:
     """The table as a part of ``metadata``: for all consumers of a database one."""
-    name = f"{schema or metadata.schema}.{TABLE}" if schema or metadata.schema else TABLE
-    if (there := metadata.tables.get(name)) is not None:
-        return there
     return Table(
         TABLE,
         metadata,
@@ -35,4 +32,5 @@ def inbox_table(metadata: MetaData, schema: str | None = None) -> Table:
         # Finds what is too old. Rows lie in the order of their times: on PostgreSQL a few bytes for each thousand of them.
         Index(f"{TABLE}_received_at", "received_at", postgresql_using="brin"),
         schema=schema,
+        keep_existing=True,
     )

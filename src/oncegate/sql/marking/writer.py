@@ -1,16 +1,17 @@
-"""What all that decides about messages in a session's transaction has in common: the way in, errors, the watch."""
+"""What writers of markers and of numbers have in common: the session's connection, errors, the watch."""
 
 import logging
-from collections.abc import Callable, Sequence
-from typing import NoReturn
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from sqlalchemy import Connection, Table
-from sqlalchemy.exc import UnboundExecutionError
 from sqlalchemy.orm import Session
 
+from oncegate.middleware.admission.attempt import notify
 from oncegate.middleware.admission.observe import Watch
-from oncegate.sql.database.errors import InboxMisused, KeyReused, meaning
+from oncegate.sql.database.errors import InboxMisused, KeyReused, SequenceForked, meaning
 from oncegate.sql.database.misuse import check_commits_nothing, marked
+from oncegate.sql.database.sessions import AnySync
 from oncegate.sql.database.types import DIALECTS
 from oncegate.sql.marking.entry import Entry
 from oncegate.sql.marking.statements import Message
@@ -20,7 +21,7 @@ log = logging.getLogger("oncegate.inbox")
 
 
 class Writer:
-    """Of an `Inbox`, whose arguments these are; the first of ``names`` is its consumer's, the others are aliases."""
+    """Decides about messages in a session's transaction, by an `Inbox`'s arguments: the first of ``names`` is its own."""
 
     def __init__(
         self,
@@ -39,7 +40,7 @@ class Writer:
         self._strict = strict
         self._watch = watch
 
-    def mark(self, session: Session | Connection, messages: Sequence[Message]) -> list[Entry]:
+    def mark(self, session: AnySync, messages: Sequence[Message]) -> list[Entry]:
         """An entry for each message, in their order. Raises what `Inbox.first` raises."""
         raise NotImplementedError
 
@@ -47,7 +48,7 @@ class Writer:
         """Have ``watch`` notified, where there is none."""
         self._watch = self._watch or watch
 
-    def enter(self, session: Session | Connection) -> Connection:
+    def enter(self, session: AnySync) -> Connection:
         """The connection of a session whose transaction is written in. Raises `InboxMisused`, and SQLAlchemy's errors."""
         connection = session if isinstance(session, Connection) else session.connection()
         if connection.dialect.name not in DIALECTS:
@@ -57,15 +58,17 @@ class Writer:
             marked(session, strict=self._strict)
         return connection
 
-    def raise_meaning(self, error: Exception) -> NoReturn:
-        """Raise what an error of the database's says of the inbox."""
-        if isinstance(error, UnboundExecutionError):
-            raise InboxMisused(
-                "the session has no database of its own: give it one (bind=), or use a connection"
-            ) from None
-        if (found := meaning(error, self._table.fullname)) is error:
-            raise error
-        raise found from error
+    @contextmanager
+    def meanings(self) -> Iterator[None]:
+        """Raises what a database's error in it means for the inbox; any other one as it is. Forks are counted."""
+        try:
+            yield
+        except Exception as error:
+            if isinstance(error, SequenceForked):
+                self.count("forked")
+            if (found := meaning(error, self._table.fullname)) is error:
+                raise
+            raise found from error
 
     def count(self, decision: str, messages: int = 1) -> None:
         """Notify the watch of a decision about a message, or about so many."""
@@ -74,12 +77,8 @@ class Writer:
 
     def notify(self, event: Callable[[Watch], None]) -> None:
         """Call one of the watch's methods; its errors are only logged."""
-        if self._watch is None:
-            return
-        try:
-            event(self._watch)
-        except Exception:  # a user's watch must not decide about a payment
-            log.exception("the watch failed")
+        if self._watch is not None:
+            notify(event, self._watch)
 
     def check_fingerprint(self, message: Message | Numbered, fingerprint: bytes | None) -> bool:
         """Whether the payload is that of an earlier delivery. Raises `KeyReused`, or only warns of another one."""

@@ -22,11 +22,11 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Connection,
-    Executable,
     Integer,
     Row,
     Table,
     Text,
+    TextualSelect,
     and_,
     bindparam,
     column,
@@ -35,8 +35,8 @@ from sqlalchemy import (
     update,
 )
 
-from oncegate.sql.database.errors import InboxBusy, SequenceForked
-from oncegate.sql.database.limits import limits_of
+from oncegate.sql.database.errors import InboxBusy
+from oncegate.sql.database.terms import RECORD_BYTES, listed
 from oncegate.sql.database.types import Digest, RecordId, quoted
 from oncegate.sql.order.numbers import Numbered
 
@@ -79,7 +79,7 @@ ON CONFLICT (consumer, aggregate) DO UPDATE SET
 _POSTGRESQL: Final = """\
 WITH given AS (
     SELECT consumer, decode(aggregate, 'hex') AS aggregate, sequence, parked,
-        decode(translate(message, '._\\:', '+/'), 'base64') AS message, decode(fingerprint, 'hex') AS fingerprint
+        {of_record} AS message, decode(fingerprint, 'hex') AS fingerprint
     FROM json_to_recordset(CAST(:_rows AS json))
         AS row (consumer text, aggregate text, sequence bigint, parked integer, message text, fingerprint text)
 ), there AS MATERIALIZED (
@@ -105,12 +105,13 @@ _CONDITIONS: Final[dict[Order, tuple[str, str]]] = {
     ),
 }
 """When a row may be inserted, if there is none, and when one that there is may be advanced. With one name the first of
-``contiguous`` says: the first number, or where there is a row."""
+``contiguous`` comes to: the first number, or where there is a row."""
 _TAKEN_ALONG: Final = (
     " OR (applied.sequence < excluded.sequence - 1 AND EXISTS (SELECT 1 FROM {there}"
     " WHERE there.aggregate = excluded.aggregate AND there.sequence BETWEEN excluded.sequence - 1 AND excluded.sequence))"
 )
 """Where another name has the number before. (On SQLite that one may have been advanced by this very statement.)"""
+_READ_COLUMNS: Final = ("consumer", "sequence", "parked", "message", "fingerprint", "result")
 _COLUMNS: Final = ("consumer", "aggregate", "sequence", "parked", "message", "fingerprint")
 _TERMS: Final[dict[str, dict[str, str]]] = {
     "postgresql": {
@@ -128,48 +129,83 @@ _TERMS: Final[dict[str, dict[str, str]]] = {
         **{f"of_{name}": f"json_extract(value, '$.{name}')" for name in _COLUMNS},
     },
 }
+_SEED: Final = """\
+INSERT INTO {table} AS applied (applied_at, sequence, parked, consumer, aggregate)
+VALUES ({now}, :_sequence, 0, :_consumer, :_aggregate)
+ON CONFLICT (consumer, aggregate) DO UPDATE SET
+    applied_at = excluded.applied_at, sequence = excluded.sequence, message = NULL, fingerprint = NULL, result = NULL
+    WHERE applied.sequence < excluded.sequence
+RETURNING consumer
+"""
+"""Written as a text: SQLAlchemy would compile it for each execution."""
 
 
-@dataclass(frozen=True, slots=True)
 class Guard:
-    """That of an inbox for one dialect, for the rows under ``names``, which are sorted."""
+    """That of an inbox for one dialect, for the rows under ``names``; ``limits`` are those of `limits_of`."""
 
-    names: tuple[str, ...]
-    order: Order
-    starts_at: int
-    advance: Executable
-    """Advances the numbers. Its parameter is ``_rows``."""
-    read: Executable
-    """The rows of ``_aggregate``."""
-    keep: Executable
-    """Stores ``_result`` with the rows of ``_aggregate``."""
+    def __init__(
+        self, dialect: str, table: Table, names: Sequence[str], order: Order, starts_at: int, limits: str
+    ) -> None:
+        self._names = tuple(sorted(names))
+        self._order = order
+        self._starts_at = starts_at
+        of_aggregate = bindparam("_aggregate", type_=Digest())
+        its = and_(table.c.consumer.in_(self._names), table.c.aggregate == of_aggregate)
+        self._read = select(*[table.c[name] for name in _READ_COLUMNS]).where(its)
+        terms = {
+            "table": quoted(table, dialect),
+            "names": listed(self._names),
+            "starts_at": str(starts_at),
+            "limits": limits,
+            "of_record": RECORD_BYTES.format("message"),
+        }
+        terms |= {name: term.format(**terms) for name, term in _TERMS[dialect].items()}
+        self._advance = _advance(dialect, terms, order, with_aliases=len(names) > 1)
+        self._seed = text(_SEED.format(**terms)).bindparams(
+            bindparam("_sequence", type_=BigInteger()), bindparam("_consumer", type_=Text()), of_aggregate
+        )
+        self.keep = update(table).where(its).values(result=bindparam("_result", type_=Text()))
+        """Stores ``_result`` with the rows of ``_aggregate``."""
+
+    def seed(self, connection: Connection, aggregate: bytes, sequence: int) -> bool:
+        """Set the last applied number without a message. Whether it is that now, and was lower; a higher one stays."""
+        given = {"_aggregate": aggregate, "_sequence": sequence}
+        rows = [connection.execute(self._seed, given | {"_consumer": name}).first() for name in self._names]
+        return all(rows)
 
     def decide(self, connection: Connection, message: Numbered) -> Ruling:
         """Advance the number of the message's aggregate to its own, where it is the next one; what was decided.
 
         Raises `SequenceForked` and `InboxBusy`.
         """
-        rows = [self._row(name, message) for name in self.names]
+        fingerprint = None if message.fingerprint is None else message.fingerprint.hex()
+        given: dict[str, str | int | None] = {
+            "aggregate": message.aggregate.hex(),
+            "sequence": message.sequence,
+            "message": message.record or None,
+            "fingerprint": fingerprint,
+        }
+        rows = [given | {"consumer": name, "parked": -1 if name == message.parked else 0} for name in self._names]
         parameters = {"_rows": orjson.dumps(rows).decode()}
         for _ in range(2):
             written: list[Row[Any]] = []
             there: list[Row[Any]] = []
-            for row in connection.execute(self.advance, parameters):
+            for row in connection.execute(self._advance, parameters):
                 (written if row.written else there).append(row)
-            if len(written) == len(self.names):
+            if len(written) == len(self._names):
                 return Ruling(Decision.FIRST, waiting=any(row.parked > 0 for row in written))
             if (ruling := self._behind(message, there)) is not None:
                 return ruling
             taken = {row.consumer for row in written}
-            there = list(connection.execute(self.read, {"_aggregate": message.aggregate}))
+            there = list(connection.execute(self._read, {"_aggregate": message.aggregate}))
             there = [row for row in there if row.consumer not in taken]
             if (ruling := self._behind(message, there)) is not None:
                 return ruling
             if taken:  # one name without the others: what was read of those was out of date
                 raise InboxBusy("another transaction was in the way (an aggregate under several names)")
-            if max((row.sequence for row in there), default=self.starts_at - 1) < message.sequence - 1:
+            if max((row.sequence for row in there), default=self._starts_at - 1) < message.sequence - 1:
                 break  # else the one before was committed meanwhile: then it is the next one now
-        if self.order == "latest":  # in a transaction that sees less than what it waits for
+        if self._order == "latest":  # in a transaction that sees less than what it waits for
             raise InboxBusy("another transaction was in the way (an aggregate's number)")
         return Ruling(Decision.EARLY)
 
@@ -177,61 +213,20 @@ class Guard:
         """The decision about a number that was applied already; ``None`` if it was not."""
         last = max(rows, key=lambda row: int(row.sequence), default=None)
         if last is None or last.sequence < message.sequence:
-            skipped = message.sequence < self.starts_at
-            return Ruling(Decision.STALE if self.order == "latest" else Decision.DUPLICATE) if skipped else None
+            skipped = message.sequence < self._starts_at
+            return Ruling(Decision.STALE if self._order == "latest" else Decision.DUPLICATE) if skipped else None
         if last.sequence == message.sequence:
             for row in rows:
-                if row.sequence == last.sequence and message.is_another(row.message):
-                    raise SequenceForked(
-                        f"record {message.record}: record {row.message} has the same number of the same aggregate"
-                    )
+                if row.sequence == last.sequence:
+                    message.check_same(row.message)
             return Ruling(Decision.DUPLICATE, last, waiting=last.parked > 0)
-        return Ruling(Decision.STALE if self.order == "latest" else Decision.DUPLICATE)
-
-    @staticmethod
-    def _row(name: str, message: Numbered) -> dict[str, str | int | None]:
-        return {
-            "consumer": name,
-            "aggregate": message.aggregate.hex(),
-            "sequence": message.sequence,
-            "message": message.record or None,
-            "fingerprint": None if message.fingerprint is None else message.fingerprint.hex(),
-            "parked": -1 if name == message.parked else 0,
-        }
+        return Ruling(Decision.STALE if self._order == "latest" else Decision.DUPLICATE)
 
 
-def guard(
-    dialect: str,
-    table: Table,
-    names: Sequence[str],
-    order: Order,
-    starts_at: int,
-    *,
-    wait_timeout: float,
-    idle_timeout: float,
-) -> Guard:
-    """The guard for ``names``; time limits in seconds, for PostgreSQL."""
-    of_names = table.c.consumer.in_(list(names))
-    of_aggregate = and_(of_names, table.c.aggregate == bindparam("_aggregate", type_=Digest()))
-    found = select(
-        table.c.consumer, table.c.sequence, table.c.parked, table.c.message, table.c.fingerprint, table.c.result
-    )
-    return Guard(
-        tuple(sorted(names)),
-        order,
-        starts_at,
-        _advance(dialect, table, names, order, starts_at, limits_of(wait_timeout, idle_timeout)),
-        found.where(of_aggregate),
-        update(table).where(of_aggregate).values(result=bindparam("_result", type_=Text())),
-    )
-
-
-def _advance(dialect: str, table: Table, names: Sequence[str], order: Order, starts_at: int, limits: str) -> Executable:
-    terms = {"table": quoted(table, dialect), "starts_at": str(starts_at), "limits": limits}
-    terms["names"] = ", ".join(f"'{name}'" for name in names)  # of letters, digits, '.', '_' and '-'
-    terms |= {name: term.format(**terms) for name, term in _TERMS[dialect].items()}
+def _advance(dialect: str, terms: dict[str, str], order: Order, *, with_aliases: bool) -> TextualSelect:
+    """The statement that advances the numbers. Its parameter is ``_rows``."""
     insertable, updatable = _CONDITIONS[order]
-    if order == "contiguous" and len(names) > 1:
+    if order == "contiguous" and with_aliases:
         updatable += _TAKEN_ALONG
     conditions = {"insertable": insertable.format(**terms), "updatable": updatable.format(**terms)}
     written = _POSTGRESQL if dialect == "postgresql" else _SQLITE

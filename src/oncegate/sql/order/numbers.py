@@ -1,14 +1,12 @@
 """Which message about which aggregate: the id's digest, and the number. What is neither is refused for good, on one line."""
 
 from dataclasses import dataclass
-from typing import Final
 
+from oncegate.cache.record import MAX_SEQUENCE
 from oncegate.middleware.rules.errors import KeyInvalid
-from oncegate.middleware.rules.key_text import aggregate_digest, key_text
-from oncegate.sql.database.errors import SequenceInvalid
-
-MOST: Final = 2**63 - 1
-"""The largest number: both databases have a column for it."""
+from oncegate.middleware.rules.key import key_text
+from oncegate.middleware.rules.versions import aggregate_digest
+from oncegate.sql.database.errors import SequenceForked, SequenceInvalid
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +24,11 @@ class Numbered:
     parked: str = ""
     other: tuple[str, bytes | None] | None = None
 
-    def is_another(self, record: str | None) -> bool:
-        """Whether ``record`` is another message's id. Without ids nothing tells them apart."""
+    def check_same(self, record: str | None) -> None:
+        """Raises `SequenceForked` where ``record`` is another message's id. Without ids nothing tells them apart."""
         own = (self.record, "" if self.other is None else self.other[0])
-        return bool(record and self.record) and record not in own
+        if record and self.record and record not in own:
+            raise SequenceForked(f"record {self.record}: record {record} has the same number of the same aggregate")
 
 
 def digest(aggregate: object) -> bytes:
@@ -58,6 +57,6 @@ def checked(sequence: object) -> int:
     """A message's number. Raises `SequenceInvalid`."""
     if sequence is None:
         raise SequenceInvalid("The message has no number, and the inbox keeps the order of its aggregate.")
-    if not isinstance(sequence, int) or isinstance(sequence, bool) or not 0 < sequence <= MOST:
+    if not isinstance(sequence, int) or isinstance(sequence, bool) or not 0 < sequence <= MAX_SEQUENCE:
         raise SequenceInvalid("The message's number is no integer from 1 to 2**63 - 1.")
     return sequence

@@ -23,8 +23,6 @@ PARKED: Final = "oncegate_parked"
 
 def order_table(metadata: MetaData, schema: str | None = None) -> Table:
     """The numbers' table as a part of ``metadata``: for all consumers of a database one."""
-    if (there := metadata.tables.get(_name(ORDER, metadata, schema))) is not None:
-        return there
     return Table(
         ORDER,
         metadata,
@@ -43,13 +41,12 @@ def order_table(metadata: MetaData, schema: str | None = None) -> Table:
         Column("fingerprint", Digest),
         Column("result", Text),
         schema=schema,
+        keep_existing=True,
     )
 
 
 def parked_table(metadata: MetaData, schema: str | None = None) -> Table:
     """The table of parked messages as a part of ``metadata``: for all consumers of a database one."""
-    if (there := metadata.tables.get(_name(PARKED, metadata, schema))) is not None:
-        return there
     return Table(
         PARKED,
         metadata,
@@ -58,7 +55,7 @@ def parked_table(metadata: MetaData, schema: str | None = None) -> Table:
         Column("due_at", DateTime(timezone=True), nullable=False),
         # Its number.
         Column("sequence", BigInteger, nullable=False),
-        # How often its handler has failed; dead: it will not be tried again by itself, and reason says why.
+        # How often its handler has failed; dead: it will not be tried again by itself, and reason is why.
         Column("attempts", Integer, nullable=False),
         Column("dead", Boolean, nullable=False),
         # Its number is applied, or skipped: the row is there only until the outcome is recorded by the hook.
@@ -82,8 +79,5 @@ def parked_table(metadata: MetaData, schema: str | None = None) -> Table:
         # The sweep looks by the time, for what is due.
         Index(f"{PARKED}_due_at", "consumer", "due_at"),
         schema=schema,
+        keep_existing=True,
     )
-
-
-def _name(table: str, metadata: MetaData, schema: str | None) -> str:
-    return f"{schema or metadata.schema}.{table}" if schema or metadata.schema else table

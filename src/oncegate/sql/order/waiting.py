@@ -1,20 +1,23 @@
 """Aggregates that wait for a number: which, for which one, since when; and what an operator does about it."""
 
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from sqlalchemy import Connection, MetaData, Row, Table, and_, delete, func, inspect, or_, select, update
 
 from oncegate.middleware.outcome.errors import NotRetryable
-from oncegate.sql.database.access import NotDone, in_database
+from oncegate.sql.database.access import NotDone, check_there, in_database
 from oncegate.sql.database.errors import SequenceInvalid
+from oncegate.sql.database.findings import LONG_SECONDS, DatabaseFinding, table_findings
+from oncegate.sql.database.terms import clock
 from oncegate.sql.database.types import utc
 from oncegate.sql.order.numbers import digest
-from oncegate.sql.order.outcome import outcome_of_error
-from oncegate.sql.order.parked import clock
-from oncegate.sql.order.table import order_table, parked_table
+from oncegate.sql.order.parked import outcome_of_error
+from oncegate.sql.order.table import ORDER, PARKED, order_table, parked_table
 
+_NEEDED: Final = {ORDER: "SELECT, INSERT, UPDATE", PARKED: "SELECT, INSERT, UPDATE, DELETE"}
 _SKIPPED: Final = outcome_of_error(NotRetryable("skipped by an operator"))
 MOST_SHOWN: Final = 1000
 """Aggregates in one listing: those that have waited the longest."""
@@ -39,29 +42,30 @@ class Waiting:
 
     def as_json(self) -> dict[str, Any]:
         """Its members."""
-        return {
-            "consumer": self.consumer,
-            "aggregate": self.aggregate,
-            "waits_for": self.waits_for,
-            "since": self.since.isoformat(),
-            "behind": self.behind,
-            "record": self.record,
-            "attempts": self.attempts,
-            "reason": self.reason,
-        }
+        return asdict(self) | {"since": self.since.isoformat()}
 
 
 @dataclass(frozen=True, slots=True)
-class Backlog:
-    """Of one consumer: how many aggregates wait, how many messages are parked, and since when the oldest is."""
+class ParkedTotals:
+    """Of one consumer: how many aggregates wait, for how many ``messages``, and since when the oldest is parked."""
 
+    consumer: str
     aggregates: int
-    parked: int
-    oldest: datetime | None
+    messages: int
+    oldest: datetime
+
+    def finding(self) -> DatabaseFinding:
+        """A line for operators."""
+        age = (datetime.now(UTC) - self.oldest).total_seconds()
+        line = f"{self.consumer}: {self.aggregates} aggregates wait, {self.messages} messages are parked"
+        if age <= LONG_SECONDS:
+            return DatabaseFinding("order", "good", f"{line}, none for long")
+        line += f", the oldest since {self.oldest:%Y-%m-%d %H:%M:%S} UTC, for {age:.0f} s: oncegate inbox waiting"
+        return DatabaseFinding("order", "advice", line)
 
 
-class Operated:
-    """The tables of a schema, as an operator works on them."""
+class OrderTables:
+    """An order's tables in a schema, for operators."""
 
     def __init__(self, schema: str | None) -> None:
         metadata = MetaData()
@@ -69,7 +73,7 @@ class Operated:
         self._parked = parked_table(metadata, schema)
 
     def waiting(self, database: str) -> list[Waiting]:
-        """Those in the database of a URL, that of the oldest message first. Raises `NotDone`."""
+        """Aggregates that wait, in the database of a URL, the one with the oldest message first. Raises `NotDone`."""
         return in_database(database, self._waiting)
 
     def skip(self, database: str, consumer: str, aggregate: str, sequence: int) -> int:
@@ -81,7 +85,7 @@ class Operated:
         return in_database(database, lambda connection: self._retry(connection, consumer, _digest(aggregate)))
 
     def _waiting(self, connection: Connection) -> list[Waiting]:
-        self._check_there(connection)
+        check_there(connection, self._order, self._parked)
         order, parked = self._order.c, self._parked.c
         same = and_(order.consumer == parked.consumer, order.aggregate == parked.aggregate, parked.applied.is_(False))
         grouped = (order.consumer, order.aggregate, order.sequence)
@@ -95,12 +99,11 @@ class Operated:
         parked, number = self._parked.c, row.sequence + 1
         its = and_(parked.consumer == row.consumer, parked.aggregate == row.aggregate, parked.sequence == number)
         head = connection.execute(select(parked.message, parked.attempts, parked.reason).where(its)).first()
-        found = ("", 0, None) if head is None else (head.message or "", head.attempts, head.reason)
-        record = None if head is None else found[0]
-        return Waiting(row.consumer, row.name, number, utc(row.since), row.behind, record, found[1], found[2])
+        of_head = () if head is None else (head.message or "", head.attempts, head.reason)
+        return Waiting(row.consumer, row.name, number, utc(row.since), row.behind, *of_head)
 
     def _skip(self, connection: Connection, consumer: str, aggregate: bytes, sequence: int) -> int:
-        self._check_there(connection)
+        check_there(connection, self._order, self._parked)
         order, parked, clocked = self._order.c, self._parked.c, clock(connection)
         its = and_(self._of(self._parked, consumer, aggregate), parked.sequence == sequence)
         connection.execute(  # the hook is still to record that it failed
@@ -121,7 +124,7 @@ class Operated:
         return int(connection.scalars(select(func.count()).select_from(self._parked).where(behind)).one())
 
     def _retry(self, connection: Connection, consumer: str, aggregate: bytes) -> int:
-        self._check_there(connection)
+        check_there(connection, self._order, self._parked)
         retried = (
             update(self._parked)
             .where(self._of(self._parked, consumer, aggregate), self._parked.c.dead)
@@ -142,20 +145,31 @@ class Operated:
     def _of(table: Table, consumer: str, aggregate: bytes) -> Any:
         return and_(table.c.consumer == consumer, table.c.aggregate == aggregate)
 
-    def _check_there(self, connection: Connection) -> None:
-        for table in (self._order, self._parked):
-            if not inspect(connection).has_table(table.name, schema=table.schema):
-                schema = f" --schema {table.schema}" if table.schema else ""
-                raise NotDone(f"there is no table {table.fullname}: oncegate inbox create --database URL{schema}")
 
-
-def backlog(connection: Connection, parked: Table, consumer: str) -> Backlog:
-    """That of one consumer; not more rows than it may have parked are read."""
+def parked_totals(connection: Connection, parked: Table, consumer: str | None = None) -> Sequence[ParkedTotals]:
+    """Of each consumer that has parked messages, or of the one that is named; the one with the oldest message first."""
     columns = parked.c
-    query = select(func.count(columns.aggregate.distinct()), func.count(), func.min(columns.parked_at))
-    query = query.where(columns.consumer == consumer, columns.applied.is_(False))
-    aggregates, rows, oldest = connection.execute(query).one()
-    return Backlog(aggregates, rows, None if oldest is None else utc(oldest))
+    oldest = func.min(columns.parked_at)
+    query = select(columns.consumer, func.count(columns.aggregate.distinct()), func.count(), oldest)
+    query = query.where(columns.applied.is_(False)).group_by(columns.consumer).order_by(oldest)
+    if consumer is not None:  # then not more rows are read than it may have parked
+        query = query.where(columns.consumer == consumer)
+    return [
+        ParkedTotals(name, aggregates, rows, utc(since)) for name, aggregates, rows, since in connection.execute(query)
+    ]
+
+
+def order_findings(connection: Connection, schema: str | None) -> list[DatabaseFinding]:
+    """The tables, what the role may, and for each consumer the aggregates that wait; nothing where no order is kept."""
+    order, parked = order_table(MetaData(), schema), parked_table(MetaData(), schema)
+    if not inspect(connection).has_table(ORDER, schema=schema):
+        return []
+    users = "a consumer with an order needs it"
+    found = table_findings(connection, [order, parked], _NEEDED, group="inbox", users=users)
+    if any(each.severity == "failed" for each in found):
+        return found
+    waiting = [each.finding() for each in parked_totals(connection, parked)]
+    return found + (waiting or [DatabaseFinding("order", "good", "no aggregate waits for a number")])
 
 
 def _digest(aggregate: str) -> bytes:

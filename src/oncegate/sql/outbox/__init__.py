@@ -1,1 +1,1 @@
-"""Numbers per aggregate (`Sequences`), messages in the transaction that they tell of (`Outbox`), and their `Relay`."""
+"""Numbers per aggregate (`Sequences`), messages in the transaction of what they report (`Outbox`), and their `Relay`."""

@@ -4,15 +4,14 @@ from datetime import UTC, datetime
 from typing import Final
 
 import orjson
-from sqlalchemy import Connection, MetaData, func, inspect, or_, select, text
+from sqlalchemy import Connection, MetaData, inspect, select, text
 
 from oncegate.sql.database.access import in_database
 from oncegate.sql.database.findings import LONG_SECONDS, DatabaseFinding, table_findings
-from oncegate.sql.database.types import utc
-from oncegate.sql.order.examine import order_findings
-from oncegate.sql.outbox.tables import CHECKPOINTS, MESSAGES, SEQUENCES, checkpoint_table, outbox_table, sequence_table
+from oncegate.sql.order.waiting import order_findings
+from oncegate.sql.outbox.sources.outbox_source import backlog
+from oncegate.sql.outbox.tables import CHECKPOINTS, MESSAGES, SEQUENCES, all_tables, checkpoint_table, outbox_table
 
-_MOST: Final = 100_000
 _NEEDED: Final = {
     MESSAGES: "INSERT, SELECT, UPDATE, DELETE",
     SEQUENCES: "INSERT, SELECT, UPDATE",
@@ -26,28 +25,26 @@ _OPEN: Final = text(
 
 
 def examine(database: str, schema: str | None) -> list[DatabaseFinding]:
-    """The tables, what the role may, open transactions, what waits: for an order's numbers too, where one is kept, and for
-    that alone where there is no outbox.
+    """Of an outbox: the tables, what the role may, open transactions, what waits. The same of an order, where one
+    is kept; an outbox need not be there then.
 
     Raises `NotDone` where the database can't be looked at.
     """
 
-    def look(connection: Connection) -> list[DatabaseFinding]:
+    def examined(connection: Connection) -> list[DatabaseFinding]:
         of_order = order_findings(connection, schema)
         has_outbox = inspect(connection).has_table(MESSAGES, schema=schema)
-        found = _tables(connection, schema) if has_outbox or not of_order else []
+        found: list[DatabaseFinding] = []
+        if has_outbox or not of_order:
+            users = "who adds, or relays, needs it"
+            found += table_findings(connection, all_tables(schema), _NEEDED, group="outbox", users=users)
         if connection.dialect.name == "postgresql":
             found += _transactions(connection)
         if has_outbox and all(each.severity != "failed" for each in found):
             found += [*_waiting(connection, schema), *_sources(connection, schema)]
         return found + of_order
 
-    return in_database(database, look)
-
-
-def _tables(connection: Connection, schema: str | None) -> list[DatabaseFinding]:
-    tables = [make(MetaData(), schema) for make in (outbox_table, sequence_table, checkpoint_table)]
-    return table_findings(connection, tables, _NEEDED, group="outbox", users="who adds, or relays, needs it")
+    return in_database(database, examined)
 
 
 def _transactions(connection: Connection) -> list[DatabaseFinding]:
@@ -62,20 +59,15 @@ def _transactions(connection: Connection) -> list[DatabaseFinding]:
 
 
 def _waiting(connection: Connection, schema: str | None) -> list[DatabaseFinding]:
-    table = outbox_table(MetaData(), schema).c
-    some = select(table.added_at, table.dead, table.due_at).where(table.published_at.is_(None)).limit(_MOST).subquery()
-    held = or_(some.c.dead, some.c.due_at.is_not(None))
-    query = select(func.count(), func.min(some.c.added_at), func.count().filter(held)).select_from(some)
-    rows, oldest, held_up = connection.execute(query).one()
-    found = []
-    age = 0.0 if oldest is None else (datetime.now(UTC) - utc(oldest)).total_seconds()
+    waiting = backlog(connection, outbox_table(MetaData(), schema))
+    age = 0.0 if waiting.oldest is None else (datetime.now(UTC) - waiting.oldest).total_seconds()
     if age > LONG_SECONDS:
-        line = f"{rows} rows wait, the oldest for {age:.0f} s: does a relay run? oncegate relay"
-        found.append(DatabaseFinding("outbox", "advice", line))
+        line = f"{waiting.rows} rows wait, the oldest for {age:.0f} s: does a relay run? oncegate relay"
+        found = [DatabaseFinding("outbox", "advice", line)]
     else:
-        found.append(DatabaseFinding("outbox", "good", f"{rows} rows wait, none for long"))
-    if held_up:
-        line = f"{held_up} rows were refused, and hold up their aggregates: oncegate outbox list --held"
+        found = [DatabaseFinding("outbox", "good", f"{waiting.rows} rows wait, none for long")]
+    if waiting.held:
+        line = f"{waiting.held} rows were refused, and hold up their aggregates: oncegate outbox list --held"
         found.append(DatabaseFinding("outbox", "advice", line))
     return found
 
@@ -85,10 +77,9 @@ def _sources(connection: Connection, schema: str | None) -> list[DatabaseFinding
     table = checkpoint_table(MetaData(), schema)
     found = []
     for row in connection.execute(select(table).order_by(table.c.source)):
-        reached = (
-            f"transaction {row.transaction}, position {row.position}" if row.transaction else f"position {row.position}"
-        )
+        transaction = f"transaction {row.transaction}, " if row.transaction else ""
         ahead = len(orjson.loads(row.ahead))
+        reached = f"{transaction}position {row.position}"
         line = f"{row.source} is published up to {reached}, and {ahead} positions, or runs of them, behind that"
         found.append(DatabaseFinding("source", "good", line))
     return found

@@ -1,29 +1,63 @@
-"""Refuses what numbers and messages can't be given for; and what a database's error says of their tables."""
+"""Refuses names, ids and headers that can't be, and transactions that numbers and messages can't be written in."""
 
+import re
 from collections.abc import Callable
-from typing import NoReturn, TypeVar
+from typing import Final, TypeVar
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import UnboundExecutionError
-from sqlalchemy.orm import Session
 
 from oncegate.middleware.outcome.errors import NotProcessed
+from oncegate.middleware.rules.settings import NAME
+from oncegate.middleware.rules.versions import aggregate_digest
 from oncegate.sql.database.errors import InboxMisused, is_of_database, meaning
 from oncegate.sql.database.misuse import check_commits_nothing
+from oncegate.sql.database.sessions import AnySync
 from oncegate.sql.database.types import DIALECTS
 
 Result = TypeVar("Result")
+
+_NAME: Final = re.compile(NAME)
+_HEADER_TEXT: Final = re.compile(r"[^\x00-\x1f\x7f\s]([^\x00-\x1f\x7f]*[^\x00-\x1f\x7f\s])?")
 
 
 class OutboxMisused(NotProcessed):
     """It is used in a way that can't hold its promise. Nothing was committed; the text says what to do."""
 
 
-def in_transaction_of(session: Session | Connection, table: str, step: Callable[[Connection], Result]) -> Result:
+def check_name(what: str, name: object) -> str:
+    """``name``. Raises ``ValueError`` for what is no name of an outbox, of a sequence or of a source."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ValueError(f"{what} has 1 to 64 letters, digits, '.', '_' and '-', not {name!r}")
+    return name
+
+
+def digest_of(aggregate: object) -> bytes:
+    """`aggregate_digest` of an aggregate's id. Raises ``TypeError`` for what is no ``str``, ``ValueError`` for an empty one."""
+    if not isinstance(aggregate, str):
+        raise TypeError(f"the aggregate is a {type(aggregate).__name__}: give its id as a str")
+    if not aggregate:
+        raise ValueError("the aggregate's id is empty")
+    return aggregate_digest(aggregate)
+
+
+def check_header(what: str, value: str) -> None:
+    """Raises ``ValueError`` where a header of a message would not bring ``value`` to its consumer as it is."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{what} holds half of a surrogate pair, which no header carries") from None
+    if not _HEADER_TEXT.fullmatch(value):
+        raise ValueError(
+            f"{what} is empty, holds control characters, or begins or ends with white space: no header carries it"
+        )
+
+
+def in_transaction_of(session: AnySync, table: str, step: Callable[[Connection], Result]) -> Result:
     """The result of ``step`` in the session's transaction.
 
-    Raises `OutboxMisused` for a transaction that commits each statement, for another database than those that are known, and
-    without the tables; SQLAlchemy's errors as they are.
+    Raises `OutboxMisused` for a transaction that commits each statement, for a database that is not known, and without the
+    tables; SQLAlchemy's errors as they are.
     """
     try:
         connection = session if isinstance(session, Connection) else session.connection()
@@ -40,21 +74,9 @@ def in_transaction_of(session: Session | Connection, table: str, step: Callable[
             "the connection is in AUTOCOMMIT: it would be committed without what it belongs to; use an engine without it"
         ) from None
     except Exception as error:
-        if not is_of_database(error):
-            raise
-        _raise(error, table)
-
-
-def _raise(error: Exception, table: str) -> NoReturn:
-    if isinstance(meaning(error, table), InboxMisused):
-        raise OutboxMisused(
-            f"the table {table} is missing, not as it is needed, or not the role's to use: oncegate outbox create --database URL"
-        ) from error
-    raise error
-
-
-def not_a_session(session: object) -> TypeError:
-    """For what is given in place of one."""
-    return TypeError(
-        f"the session is a {type(session).__name__}: give a Session, AsyncSession, Connection or AsyncConnection"
-    )
+        if is_of_database(error) and isinstance(meaning(error, table), InboxMisused):
+            raise OutboxMisused(
+                f"the table {table} is missing, not as it is needed, or not the role's to use:"
+                " oncegate outbox create --database URL"
+            ) from error
+        raise

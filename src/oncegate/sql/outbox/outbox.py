@@ -1,32 +1,29 @@
-"""`Outbox`: a message is a row that is written in the transaction of what it tells; a relay publishes it after the commit."""
+"""`Outbox`: a message is a row in the transaction of the change that it reports; a relay publishes it after the commit."""
 
 from collections.abc import Coroutine, Mapping
 from typing import Any, Final, NamedTuple, overload
 from uuid import uuid4
 
 import orjson
-from sqlalchemy import BindParameter, Connection, DateTime, MetaData, Table, TextClause, bindparam, func, insert, text
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
+from sqlalchemy import Connection, DateTime, MetaData, Table, bindparam, func, insert
 from sqlalchemy.orm import Session
 
 from oncegate.middleware.rules.errors import KeyInvalid
-from oncegate.middleware.rules.key import MAX_KEY_CHARACTERS
-from oncegate.middleware.rules.key_text import KeyText, key_text
-from oncegate.sql.outbox.aggregates import check_header, check_name, digest_of
-from oncegate.sql.outbox.misuse import in_transaction_of, not_a_session
-from oncegate.sql.outbox.sequences import Sequences, check_expected
-from oncegate.sql.outbox.tables import outbox_table, quoted, sequence_table
+from oncegate.middleware.rules.key import MAX_KEY_CHARACTERS, KeyText, key_text
+from oncegate.sql.database.sessions import AnyAsync, AnySync, in_session
+from oncegate.sql.database.types import quoted
+from oncegate.sql.outbox.misuse import check_header, check_name, digest_of, in_transaction_of
+from oncegate.sql.outbox.sequences import Counting, check_expected
+from oncegate.sql.outbox.tables import outbox_table, sequence_table
 from oncegate.sql.outbox.wake import wake_after_commit
 
-_STAMPED: Final = frozenset(
-    {"idempotency-key", "oncegate-aggregate", "oncegate-sequence", "nats-msg-id", "correlation_id"}
-)
+_STAMPED: Final = ("idempotency-key", "oncegate-aggregate", "oncegate-sequence", "nats-msg-id", "correlation_id")
 """The relay's own headers."""
 
 _GIVEN: Final = ("outbox", "topic", "key", "correlation", "headers", "body", "aggregate_id", "aggregate")
 """The columns of a message with an aggregate, but for its number and its instant."""
 _NUMBERED: Final = """\
-WITH numbered AS ({counted}) INSERT INTO {table} (sequence, added_at, {columns})
+) INSERT INTO {table} (sequence, added_at, {columns})
 SELECT number, statement_timestamp(), {values} FROM numbered RETURNING sequence
 """
 
@@ -39,7 +36,7 @@ class Added(NamedTuple):
 
 
 class Outbox:
-    """The outbox ``name``, in the table ``oncegate_outbox`` of the database that the messages tell of.
+    """The outbox ``name``, in the table ``oncegate_outbox`` of the database whose changes the messages report.
 
     The numbers of its aggregates are those of ``Sequences(name)``. ``schema`` is where the tables are, if they aren't where the
     connection looks by itself.
@@ -49,10 +46,13 @@ class Outbox:
         self.name = check_name("the name of an outbox", name)
         self.schema = schema
         self._table = outbox_table(MetaData(), schema)
-        self._sequences = Sequences(name, schema=schema)
         self._plain = insert(self._table).values(added_at=func.current_timestamp(type_=DateTime(timezone=True)))
-        kinds = [self._sequences.counted("postgresql", expected) for expected in (None, 0, 1)]
-        self._numbered = {counted: _numbered(self._table, counted) for counted in kinds}
+        numbers = sequence_table(MetaData(), schema)
+        self._counting = Counting(name, numbers, "sqlite")
+        values = ", ".join(f":{column}" for column in _GIVEN)
+        behind = _NUMBERED.format(table=quoted(self._table, "postgresql"), columns=", ".join(_GIVEN), values=values)
+        given = [bindparam(column, type_=self._table.c[column].type) for column in _GIVEN]
+        self._numbering = Counting(name, numbers, "postgresql", "WITH numbered AS (", behind, *given)
 
     def tables(self, metadata: MetaData) -> tuple[Table, Table]:
         """The tables of messages and of sequences as parts of ``metadata``, for your own migrations."""
@@ -61,7 +61,7 @@ class Outbox:
     @overload
     def add(
         self,
-        session: AsyncSession | AsyncConnection,
+        session: AnyAsync,
         topic: str,
         body: Any,
         *,
@@ -75,7 +75,7 @@ class Outbox:
     @overload
     def add(
         self,
-        session: Session | Connection,
+        session: AnySync,
         topic: str,
         body: Any,
         *,
@@ -88,7 +88,7 @@ class Outbox:
 
     def add(
         self,
-        session: AsyncSession | AsyncConnection | Session | Connection,
+        session: AnySync | AnyAsync,
         topic: str,
         body: Any,
         *,
@@ -117,51 +117,26 @@ class Outbox:
             row |= {"aggregate_id": aggregate, "aggregate": digest_of(f"{self.name}\n{aggregate}")}
         elif expected is not None:
             raise ValueError("expected is a version of an aggregate: give that, too")
-        if isinstance(session, AsyncSession):
-            return session.run_sync(self._add, row, digest, expected)
-        if isinstance(session, AsyncConnection):
-            return session.run_sync(self._add, row, digest, expected)
-        if not isinstance(session, Session | Connection):
-            raise not_a_session(session)
-        return self._add(session, row, digest, expected)
 
-    def _add(
-        self, session: Session | Connection, row: dict[str, Any], digest: bytes | None, expected: int | None
-    ) -> Added:
-        def step(connection: Connection) -> int | None:
-            return self._insert(connection, row, digest, expected)
+        def add(sync: AnySync) -> Added:
+            number = in_transaction_of(
+                sync, self._table.fullname, lambda connection: self._insert(connection, row, digest, expected)
+            )
+            if isinstance(sync, Session):
+                wake_after_commit(sync)
+            return Added(row["key"], number)
 
-        sequence = in_transaction_of(session, self._table.fullname, step)
-        if isinstance(session, Session):
-            wake_after_commit(session)
-        return Added(row["key"], sequence)
+        return in_session(session, add)
 
     def _insert(
         self, connection: Connection, row: dict[str, Any], digest: bytes | None, expected: int | None
     ) -> int | None:
-        """On PostgreSQL message and number are one statement; SQLite has none that writes two tables."""
-        if digest is None:
-            connection.execute(self._plain, row)
-            return None
-        if connection.dialect.name == "sqlite":
-            number = self._sequences.step(connection, digest, expected)
-            connection.execute(self._plain, row | {"sequence": number})
-            return number
-        given = self._sequences.parameters(digest, expected)
-        statement = self._numbered[self._sequences.counted("postgresql", expected)]
-        while (found := connection.scalar(statement, row | given)) is None:
-            self._sequences.check(connection, given, expected)
-        return int(found)
-
-
-def _numbered(table: Table, counted: TextClause) -> TextClause:
-    """``counted`` and a message with its number, as one statement of PostgreSQL."""
-    words = {"counted": counted.text, "table": quoted(table, "postgresql"), "columns": ", ".join(_GIVEN)}
-    statement = _NUMBERED.format(**words, values=", ".join(f":{name}" for name in _GIVEN))
-    given = [bindparam(name, type_=table.c[name].type) for name in _GIVEN]
-    return text(statement).bindparams(
-        *given, *[each for each in counted.get_children() if isinstance(each, BindParameter)]
-    )
+        """Its number. On PostgreSQL message and number are one statement; SQLite has none that writes two tables."""
+        if digest is not None and connection.dialect.name == "postgresql":
+            return self._numbering.next(connection, digest, expected, **row)
+        number = None if digest is None else self._counting.next(connection, digest, expected)
+        connection.execute(self._plain, row | {"sequence": number})
+        return number
 
 
 def _row(

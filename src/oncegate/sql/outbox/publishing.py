@@ -16,15 +16,7 @@ from oncegate.sql.outbox.sources.source import OutboxMessage
 Publish = Callable[[OutboxMessage], Awaitable[object]]
 """Returns when the broker has confirmed the message; what it raises says that it was refused, or that the broker is away."""
 
-_AWAY: Final = (
-    "Connection",
-    "Timeout",
-    "ChannelInvalidState",
-    "NoServers",
-    "StaleConnection",
-    "BusyLoading",
-    "Disconnect",
-)
+_AWAY: Final = ("Connection", "Timeout", "ChannelInvalidState", "NoServers", "BusyLoading", "Disconnect")
 
 
 class Refused(Exception):
@@ -94,12 +86,10 @@ class _Rabbit(_Broker):
             content_type=content_type,
             **self._options(message),
         )
-        kind = type(confirmation).__name__
-        if kind != "Ack":
-            reason = (
-                "it has no queue for this topic" if confirmation is not None else "the channel has no confirmations"
-            )
-            raise Refused(reason)
+        if confirmation is None:
+            raise Refused("the channel has no confirmations")
+        if type(confirmation).__name__ != "Ack":
+            raise Refused("it has no queue for this topic")
 
 
 class _Nats(_Broker):

@@ -17,10 +17,12 @@ from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from oncegate.cache.backoff import Backoff
+from oncegate.middleware.admission.attempt import notify
+from oncegate.middleware.rules.arguments import is_async
 from oncegate.sql.database.errors import is_of_database
 from oncegate.sql.outbox.publishing import Publish, by_broker, is_away
 from oncegate.sql.outbox.sources.outbox_source import OutboxSource
-from oncegate.sql.outbox.sources.source import OutboxMessage, Refusal, Source
+from oncegate.sql.outbox.sources.source import OutboxMessage, RefusedMessage, Source
 from oncegate.sql.outbox.wake import Wake
 
 log = logging.getLogger("oncegate.relay")
@@ -30,7 +32,9 @@ _MOST_REMEMBERED: Final = 10_000
 
 
 class RelayWatch(Protocol):
-    """Notified of what a relay does, in its event loop; must be quick. `oncegate.prometheus.RelayMetrics` is one."""
+    """Notified of what a relay does, in its event loop; must be quick. What it raises is logged and goes no further.
+    `oncegate.prometheus.RelayMetrics` is one.
+    """
 
     def relayed(self, published: int, published_again: int, refused: int) -> None:
         """So many messages were confirmed, so many of those after an earlier try whose outcome is unknown, so many refused."""
@@ -44,7 +48,7 @@ class _Outcome:
     """What came of a batch."""
 
     confirmed: list[OutboxMessage] = field(default_factory=list)
-    refused: list[Refusal] = field(default_factory=list)
+    refused: list[RefusedMessage] = field(default_factory=list)
     unknown: list[OutboxMessage] = field(default_factory=list)
     away: str = ""
     """Why the broker could not be reached, where that is so."""
@@ -82,10 +86,7 @@ class Relay:
         page = getattr(self._source, "page", None)
         if page is not None and page > batch:
             raise ValueError(f"page is {page}, of a batch of {batch}: give as many at most")
-        is_function = asyncio.iscoroutinefunction(publish) or asyncio.iscoroutinefunction(
-            getattr(publish, "__call__", None)  # noqa: B004  # the method itself
-        )
-        self._publish: Publish = publish if is_function else by_broker(publish)
+        self._publish: Publish = publish if is_async(publish) else by_broker(publish)
         self._batch = batch
         self._confirm_timeout = confirm_timeout
         self._log_every = log_every
@@ -198,7 +199,7 @@ class Relay:
                     outcome.unknown.append(message)
                     outcome.away = reason
                     return
-                outcome.refused.append(Refusal(message, reason))
+                outcome.refused.append(RefusedMessage(message, reason))
                 return
             except BaseException:  # cancelled: it may have been sent
                 outcome.unknown.append(message)
@@ -210,14 +211,14 @@ class Relay:
             self._unknown.clear()
         self._unknown.update(message.position for message in outcome.unknown)
 
-    def _count(self, published: int, again: int, refused: Sequence[Refusal]) -> None:
+    def _count(self, published: int, again: int, refused: Sequence[RefusedMessage]) -> None:
         for refusal in refused:
             attempt = refusal.message.attempts + 1
             log.warning("row %s was refused, attempt %d: %s", refusal.message.position, attempt, refusal.reason)
         for number, count in enumerate((published, again, len(refused))):
             self._counts[number] += count
         if self._watch is not None:
-            self._watch.relayed(published, again, len(refused))
+            notify(self._watch.relayed, published, again, len(refused))
 
     async def _report(self) -> None:
         try:
@@ -234,7 +235,7 @@ class Relay:
         )
         if self._watch is not None:
             oldest = backlog.oldest.timestamp() if backlog.oldest else None
-            self._watch.backlog_measured(backlog.rows, oldest, backlog.held)
+            notify(self._watch.backlog_measured, backlog.rows, oldest, backlog.held)
 
 
 def _log_database(error: Exception) -> None:

@@ -33,7 +33,6 @@ async def test_a_handler_s_own_gateway_error_blocks_its_key_until_somebody_has_l
     assert await there.state() is State.UNKNOWN
     assert (await there.send()).code == "outcome-unknown"
     claim = await there.claim()
-    assert claim is not None
     assert 86_000_000 < claim.remaining_ms <= 86_400_000
     released = door(app, routes=[Rules(path="/payments", status={status: "release"})])
     for _ in range(2):
@@ -44,7 +43,7 @@ async def test_replay_of_an_error_is_what_the_app_s_handler_for_exceptions_said(
     app = FastAPI()
 
     @app.exception_handler(Exception)
-    async def told(request: Request, error: Exception) -> JSONResponse:
+    async def shown(request: Request, error: Exception) -> JSONResponse:
         return JSONResponse({"why": str(error)}, 500, headers={"x-why": "broken"})
 
     @app.post("/payments")

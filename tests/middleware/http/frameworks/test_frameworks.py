@@ -188,8 +188,7 @@ async def test_base_http_middleware_around_and_within(door: MakeDoor, where: str
 
 
 async def test_base_http_middleware_around_whose_client_leaves_does_not_end_the_attempt(door: MakeDoor) -> None:
-    app = Answering(201, held=True)
-    there = door(app)
+    there = door(app := Answering(201, held=True))
     call = there.begin(app=Wrapping(there.middleware))
     await app.arrivals()
     call.left.set()
@@ -222,12 +221,12 @@ async def test_mounted_app_is_enforced_with_its_full_path(door: MakeDoor) -> Non
 
 
 async def test_observer_is_told_of_each_answer_and_its_errors_go_no_further(door: MakeDoor) -> None:
-    told: list[tuple[str, int, int, str, str]] = []
+    observed: list[tuple[str, int, int, str, str]] = []
     seconds: list[float] = []
     began = monotonic()
 
     def observe(observation: Any) -> None:
-        told.append(
+        observed.append(
             (observation.decision, observation.status, observation.attempt, observation.route, observation.method)
         )
         seconds.append(observation.seconds)
@@ -240,7 +239,7 @@ async def test_observer_is_told_of_each_answer_and_its_errors_go_no_further(door
         {"method": "GET"},
     ):  # fmt: skip
         assert (await there.send(**request)).done
-    assert told == [
+    assert observed == [
         ("first", 500, 1, "/p*", "POST"),
         ("first", 201, 2, "/p*", "POST"),
         ("replayed", 201, 2, "/p*", "POST"),
@@ -248,7 +247,7 @@ async def test_observer_is_told_of_each_answer_and_its_errors_go_no_further(door
         ("bypass", 201, 0, "/p*", "DELETE"),
         ("key-invalid", 400, 0, "*", "PATCH"),
     ]
-    assert len(seconds) == len(told)
+    assert len(seconds) == len(observed)
     assert all(0 < each < monotonic() - began for each in seconds)
 
 

@@ -6,7 +6,7 @@ orders, this one and the `oncegate.sql.outbox.sources.window`, decide without I/
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 from sqlalchemy import Row
@@ -16,9 +16,9 @@ from sqlalchemy import Row
 class Checkpoint:
     """What `oncegate_checkpoint` has of a source; ``ahead`` are positions, or first and last ones, that are published too."""
 
-    transaction: int
-    position: int
-    ahead: str
+    transaction: int = 0
+    position: int = 0
+    ahead: str = "[]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,30 +35,6 @@ Read = Callable[[int, int, int], Sequence[Place]]
 """Rows behind a transaction's number and a position, in their order, up to so many."""
 
 
-class Order(Protocol):
-    """Which rows come next."""
-
-    @property
-    def place(self) -> tuple[int, int]:
-        """The transaction's number and the position up to which all is published."""
-
-    @property
-    def published(self) -> int:
-        """How many rows behind that are published."""
-
-    def load(self, checkpoint: Checkpoint) -> None:
-        """What is stored, which another relay, or an operator, may have changed."""
-
-    def rows(self, read: Read, most: int) -> list[Place]:
-        """Up to so many rows, such as are not published."""
-
-    def is_published(self, position: int) -> bool:
-        """Whether the row behind the checkpoint is."""
-
-    def confirmed(self, positions: Collection[int]) -> Checkpoint:
-        """The broker has confirmed these; the rest of what was read is to be read again. What to store."""
-
-
 class TransactionOrder:
     """Exact: rows in the order of their transactions' numbers, of transactions that are older than each open one.
 
@@ -67,37 +43,40 @@ class TransactionOrder:
 
     def __init__(self, kept: int) -> None:
         self._kept = kept
-        self._checkpoint = Checkpoint(0, 0, "[]")
+        self._checkpoint = Checkpoint()
         self._ahead: set[int] = set()
         self._read: list[Place] = []
 
     @property
     def place(self) -> tuple[int, int]:
-        """See `Order`."""
+        """The transaction's number and the position up to which all is published."""
         return self._checkpoint.transaction, self._checkpoint.position
 
     @property
     def published(self) -> int:
-        """See `Order`."""
+        """How many rows behind that are published."""
         return len(self._ahead)
 
     def load(self, checkpoint: Checkpoint) -> None:
-        """See `Order`."""
+        """What is stored, which another relay, or an operator, may have changed."""
         self._checkpoint = checkpoint
         self._ahead = {each for each in orjson.loads(checkpoint.ahead) if isinstance(each, int)}
 
     def rows(self, read: Read, most: int) -> list[Place]:
-        """See `Order`."""
+        """Up to so many rows, such as are not published."""
         some = min(most + len(self._ahead), max(self._kept, most))
         self._read = list(read(*self.place, some))
         return [place for place in self._read if place.position not in self._ahead]
 
     def is_published(self, position: int) -> bool:
-        """See `Order`."""
+        """Whether the row at ``position``, behind the checkpoint, is published."""
         return position in self._ahead
 
     def confirmed(self, positions: Collection[int]) -> Checkpoint:
-        """Up to the first row that isn't confirmed; what is behind it stands there, too."""
+        """The checkpoint to store, now that the broker has confirmed these; the rest of what was read is to be read again.
+
+        It reaches up to the first row that isn't confirmed, and names those behind it that are.
+        """
         self._ahead |= set(positions)
         transaction, position = self.place
         for place in self._read:

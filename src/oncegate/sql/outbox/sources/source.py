@@ -3,11 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
-KEY_HEADER: Final = "Idempotency-Key"
-AGGREGATE_HEADER: Final = "oncegate-aggregate"
-SEQUENCE_HEADER: Final = "oncegate-sequence"
+from oncegate.middleware.rules.key import key_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,16 +26,16 @@ class OutboxMessage:
 
     def stamped(self) -> dict[str, str]:
         """The headers that it is published with."""
-        stamps = {KEY_HEADER: as_field(self.key)}
+        stamps = {"Idempotency-Key": key_line(self.key)}
         if self.aggregate:
-            stamps[AGGREGATE_HEADER] = self.aggregate
+            stamps["oncegate-aggregate"] = self.aggregate
         if self.sequence is not None:
-            stamps[SEQUENCE_HEADER] = str(self.sequence)
+            stamps["oncegate-sequence"] = str(self.sequence)
         return {**self.headers, **stamps}
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class RefusedMessage:
     """The broker has refused ``message``; ``reason`` is one line, without what the message holds."""
 
     message: OutboxMessage
@@ -45,7 +43,7 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Backlog:
+class OutboxBacklog:
     """What waits: ``rows`` (100,000 stands for more), the ``oldest`` of them, ``held`` that are given up or were refused last."""
 
     rows: int
@@ -64,21 +62,14 @@ class Source(Protocol):
         No other relay gets them, nor any that is behind them in its line, until `settle` or `let_go`.
         """
 
-    async def settle(self, confirmed: Sequence[OutboxMessage], refused: Sequence[Refusal]) -> None:
+    async def settle(self, confirmed: Sequence[OutboxMessage], refused: Sequence[RefusedMessage]) -> None:
         """The broker has confirmed some of what was taken, and refused some; the rest is to be published again."""
 
     async def let_go(self) -> None:
         """Nothing of what was taken was published, or nobody knows. Raises nothing."""
 
-    async def measure(self) -> Backlog:
+    async def measure(self) -> OutboxBacklog:
         """What waits; an opportunity to tidy up, too. Called every half a minute or so, between two batches."""
 
     async def close(self) -> None:
         """The relay stops."""
-
-
-def as_field(key: str) -> str:
-    """A key as the `Idempotency-Key` field has it: as it is, or as a String of RFC 9651 section 3.3.3."""
-    if all("!" <= character <= "~" and character not in '",\\' for character in key):
-        return key
-    return '"' + key.replace("\\", "\\\\").replace('"', '\\"') + '"'

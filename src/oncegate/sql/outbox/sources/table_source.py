@@ -12,26 +12,53 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import asdict, replace
+from typing import Any, Final
 
 import orjson
-from sqlalchemy import Connection, Engine, MetaData, Row, Table, select, update
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import BigInteger, Connection, Engine, MetaData, Row, Table, Text, bindparam, select, text, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from oncegate.cache.backoff import Backoff
-from oncegate.sql.outbox.aggregates import check_name
-from oncegate.sql.outbox.sources.checkpoint import Checkpoint, Order, Place, TransactionOrder
-from oncegate.sql.outbox.sources.held import DatabaseSource
-from oncegate.sql.outbox.sources.outbox_source import MOST_COUNTED
-from oncegate.sql.outbox.sources.source import Backlog, OutboxMessage, Refusal
-from oncegate.sql.outbox.sources.statements import LIMITS
-from oncegate.sql.outbox.sources.table_statements import TableStatements
+from oncegate.sql.database.access import in_transaction
+from oncegate.sql.database.types import dialect_of, insert_into, quoted
+from oncegate.sql.outbox.misuse import check_name
+from oncegate.sql.outbox.sources.checkpoint import Checkpoint, Place, TransactionOrder
+from oncegate.sql.outbox.sources.database_source import MOST_COUNTED, DatabaseSource
+from oncegate.sql.outbox.sources.source import OutboxBacklog, OutboxMessage, RefusedMessage
 from oncegate.sql.outbox.sources.window import Window
 from oncegate.sql.outbox.tables import checkpoint_table
 
 log = logging.getLogger("oncegate.relay")
+
+_BY_TRANSACTION: Final = {
+    "number": "CAST(CAST(t.{transaction} AS text) AS bigint)",
+    "ready": "t.{transaction} < pg_snapshot_xmin(pg_current_snapshot())",
+    "behind": "(t.{transaction}, t.{position}) > (CAST(CAST(:_transaction AS text) AS xid8), :_position)",
+    "order": "t.{transaction}, t.{position}",
+}
+_BY_POSITION: Final = {"number": "0", "ready": "true", "behind": "t.{position} > :_position", "order": "t.{position}"}
+_NEXT: Final = """\
+SELECT {number} AS _transaction_number, true AS _is_ready, t.* FROM {table} AS t
+WHERE {behind} AND {ready} ORDER BY {order} LIMIT :_most
+"""
+_LOWER: Final = """\
+SELECT {number} AS _transaction_number, {ready} AS _is_ready, t.* FROM {given}
+JOIN {table} AS t ON t.{aggregate} = {id} AND t.{sequence} < {highest} WHERE {behind} ORDER BY t.{sequence}
+"""
+_GIVEN: Final = {
+    "postgresql": {
+        "given": "json_to_recordset(CAST(:_numbers AS json)) AS given(id {type}, number bigint)",
+        "id": "given.id",
+        "highest": "given.number",
+    },
+    "sqlite": {
+        "given": "json_each(:_numbers) AS given",
+        "id": "json_extract(given.value, '$.id')",
+        "highest": "json_extract(given.value, '$.number')",
+    },
+}
+_COUNT: Final = "SELECT count(*) FROM (SELECT 1 FROM {table} AS t WHERE {behind} LIMIT :_most) AS waiting"
 
 
 class TableSource(DatabaseSource):
@@ -72,32 +99,24 @@ class TableSource(DatabaseSource):
         stall_limit: float = 30.0,
         pauses: Backoff | None = None,
     ) -> None:
-        super().__init__(engine, stall_limit)
+        name = check_name("the name of a source", name)
+        checkpoints = checkpoint_table(MetaData(), schema)
+        super().__init__(engine, checkpoints, name, stall_limit=stall_limit, attempts=attempts, pauses=pauses)
         if (aggregate is None) is not (sequence is None):
             raise ValueError("aggregate and sequence are given together: the column of an id, and that of its number")
-        if attempts < 0:
-            raise ValueError("attempts is 0 or more")
-        self.name = check_name("the name of a source", name)
         self._message = message
         self._position, self._aggregate, self._sequence = position, aggregate, sequence
-        self._checkpoint = checkpoint_table(MetaData(), schema)
-        self._attempts = attempts
-        self._pauses = pauses or Backoff(1.0, 60.0, least=0.5)
+        stored = checkpoints.c
+        self._checkpoint = select(stored.transaction, stored.position, stored.ahead).where(stored.source == name)
         self._refused: dict[int, tuple[int, float]] = {}
         """By position: how often, and until when it is left alone."""
         transaction = transaction if self._is_postgresql else None
         columns = {"transaction": transaction, "position": position, "aggregate": aggregate, "sequence": sequence}
-        self._known = TableStatements(engine.dialect.name, table, **columns)
+        self._statements = _TableStatements(engine.dialect.name, table, **columns)
         self._window = Window(look_back, page, recent, kept)  # refuses what contradicts itself in both orders
-        self._order: Order = self._window if transaction is None else TransactionOrder(kept)
+        self._order: TransactionOrder | Window = self._window if transaction is None else TransactionOrder(kept)
         self.page = page if transaction is None else None
         """The rows that are read at a time, in a window."""
-
-    async def take(self, most: int) -> Sequence[OutboxMessage]:
-        """See `Source`."""
-        if not self._may_take():
-            return []
-        return await self._take(lambda connection: self._taken(connection, most))
 
     def _taken(self, connection: Connection, most: int) -> list[OutboxMessage]:
         checkpoint = self._locked(connection)
@@ -107,24 +126,20 @@ class TableSource(DatabaseSource):
 
         def read(transaction: int, position: int, most: int) -> list[Place]:
             given = {"_transaction": transaction, "_position": position, "_most": most}
-            return [self._place(row) for row in connection.execute(self._known.next, given)]
+            return [self._place(row) for row in connection.execute(self._statements.next, given)]
 
         rows = self._order.rows(read, most + len(self._refused))
         return self._ordered(rows, self._lower_numbers(connection, rows))[:most]
 
     def _locked(self, connection: Connection) -> Checkpoint | None:
         """The checkpoint; ``None`` where another relay has it."""
-        table = self._checkpoint
-        query = select(table.c.transaction, table.c.position, table.c.ahead).where(table.c.source == self.name)
-        if self._is_postgresql:
-            connection.execute(LIMITS, {"_limit": str(round(self.stall_limit * 1000))})
-            query = query.with_for_update(skip_locked=True)
+        query = self._checkpoint.with_for_update(skip_locked=True) if self._is_postgresql else self._checkpoint
         if (found := connection.execute(query).one_or_none()) is not None:
             return Checkpoint(*found)
-        insert = (postgresql if self._is_postgresql else sqlite).insert(table)
+        insert = insert_into(self._table, self._engine.dialect.name)
         first = insert.values(source=self.name, transaction=0, position=0, ahead="[]").on_conflict_do_nothing()
-        made = connection.execute(first.returning(table.c.source)).one_or_none()
-        return None if made is None else Checkpoint(0, 0, "[]")
+        made = connection.execute(first.returning(self._table.c.source)).one_or_none()
+        return None if made is None else Checkpoint()
 
     def _place(self, row: Row[Any]) -> Place:
         return Place(row._transaction_number, getattr(row, self._position), bool(row._is_ready), row)
@@ -142,7 +157,7 @@ class TableSource(DatabaseSource):
         numbers = orjson.dumps([{"id": aggregate, "number": number} for aggregate, number in highest.items()]).decode()
         transaction, position = self._order.place
         given = {"_transaction": transaction, "_position": position, "_numbers": numbers}
-        for row in connection.execute(self._known.lower, given):
+        for row in connection.execute(self._statements.lower, given):
             place = self._place(row)
             found[self._numbered(place)[0]].append(place)
         return found
@@ -180,8 +195,9 @@ class TableSource(DatabaseSource):
             return message
         return replace(message, aggregate=str(aggregate), sequence=number, line=aggregate)
 
-    async def settle(self, confirmed: Sequence[OutboxMessage], refused: Sequence[Refusal]) -> None:
-        """See `Source`."""
+    def _settled(
+        self, connection: Connection, confirmed: Sequence[OutboxMessage], refused: Sequence[RefusedMessage]
+    ) -> None:
         now = time.monotonic()
         passed = [message.position for message in confirmed]
         for refusal in refused:
@@ -192,25 +208,51 @@ class TableSource(DatabaseSource):
                 log.error("row %s of %s is given up after %d refusals", message.position, self.name, attempt)
         for position in passed:
             self._refused.pop(position, None)
-        checkpoint = self._order.confirmed(passed)
-        table = self._checkpoint
-        statement = update(table).where(table.c.source == self.name)
-        stored = {"transaction": checkpoint.transaction, "position": checkpoint.position, "ahead": checkpoint.ahead}
-        await self._settle(lambda connection: connection.execute(statement.values(**stored)))
+        stored = asdict(self._order.confirmed(passed))
+        connection.execute(update(self._table).where(self._table.c.source == self.name).values(stored))
 
-    async def measure(self) -> Backlog:
+    async def measure(self) -> OutboxBacklog:
         """See `Source`. When a row was added isn't known."""
-        rows = await self._look(self._waiting)
+        rows = await in_transaction(self._engine, self._waiting)
         if self._window.is_full:
             log.warning("%s is held up: the window has too many runs of positions: give more recent ones", self.name)
-        return Backlog(rows, None, len(self._refused))
+        return OutboxBacklog(rows, None, len(self._refused))
 
     def _waiting(self, connection: Connection) -> int:
-        table = self._checkpoint.c
-        query = select(table.transaction, table.position, table.ahead).where(table.source == self.name)
-        found = connection.execute(query).one_or_none()
-        self._order.load(Checkpoint(0, 0, "[]") if found is None else Checkpoint(*found))
+        found = connection.execute(self._checkpoint).one_or_none()
+        self._order.load(Checkpoint() if found is None else Checkpoint(*found))
         transaction, position = self._order.place
         published = self._order.published
         given = {"_transaction": transaction, "_position": position, "_most": MOST_COUNTED + published}
-        return max(0, int(connection.scalar(self._known.count, given) or 0) - published)
+        return max(0, int(connection.scalar(self._statements.count, given) or 0) - published)
+
+
+class _TableStatements:
+    """Those of one dialect; parameters: ``_transaction`` and ``_position``, behind which rows are looked for.
+
+    Raises ``ValueError`` where the table has no column of a name.
+    """
+
+    def __init__(self, dialect: str, table: Table, **columns: str | None) -> None:
+        names = {what: _quoted(table, name, dialect) for what, name in columns.items() if name is not None}
+        words = _BY_TRANSACTION if "transaction" in names else _BY_POSITION
+        words = {what: word.format(**names) for what, word in words.items()}
+        words |= names | {"table": quoted(table, dialect)}
+        place = [bindparam("_position", type_=BigInteger())]
+        if "transaction" in names:
+            place.append(bindparam("_transaction", type_=BigInteger()))
+        self.next: Any = text(_NEXT.format(**words)).bindparams(*place)
+        self.count: Any = text(_COUNT.format(**words)).bindparams(*place)
+        self.lower: Any = None
+        """With ``_numbers``, JSON of ``id`` and ``number``: the rows of those aggregates with lower numbers, ascending."""
+        if "aggregate" in names:
+            kind = table.c[columns["aggregate"] or ""].type.compile(dialect=dialect_of(dialect))
+            words |= {what: word.format(type=kind) for what, word in _GIVEN[dialect].items()}
+            self.lower = text(_LOWER.format(**words)).bindparams(*place, bindparam("_numbers", type_=Text()))
+
+
+def _quoted(table: Table, name: str, dialect: str) -> str:
+    """A column's name in a text of SQL. Raises ``ValueError`` where the table has none of that name."""
+    if name not in table.c:
+        raise ValueError(f"the table {table.fullname} has no column {name}")
+    return str(dialect_of(dialect).identifier_preparer.format_column(table.c[name])).replace(":", "\\:")

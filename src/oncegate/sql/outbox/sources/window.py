@@ -1,5 +1,6 @@
 """A look-back window: how far a table is published whose database has no order of commits that could be read."""
 
+import sys
 import time
 from bisect import bisect_right
 from collections import deque
@@ -11,7 +12,7 @@ import orjson
 from oncegate.sql.outbox.sources.checkpoint import Checkpoint, Place, Read
 
 _MARKS: Final = 100
-"""How exactly the length of a window is kept: to a hundredth."""
+"""The length of a window is kept to a hundredth."""
 
 
 class Window:
@@ -43,16 +44,17 @@ class Window:
         self._is_at_end = False
         self._open: set[int] = set()
         """What the last call gave, and nobody has confirmed."""
-        self._lowest_open: int | None = None
+        self._lowest_open = sys.maxsize
+        """Of what earlier calls gave, since the floor was left."""
 
     @property
     def place(self) -> tuple[int, int]:
-        """See `Order`."""
+        """See `TransactionOrder`."""
         return 0, self._floor
 
     @property
     def published(self) -> int:
-        """See `Order`."""
+        """See `TransactionOrder`."""
         return len(self._runs)
 
     @property
@@ -61,7 +63,7 @@ class Window:
         return self._runs.count >= self._recent
 
     def load(self, checkpoint: Checkpoint) -> None:
-        """See `Order`. What this relay has stored itself it knows better."""
+        """See `TransactionOrder`. Of a checkpoint that it has stored itself, this relay knows more."""
         if checkpoint == self._stored:
             return
         self._stored = checkpoint
@@ -70,8 +72,8 @@ class Window:
         self._restart()
 
     def rows(self, read: Read, most: int) -> list[Place]:
-        """See `Order`. From where the last call came to; at the end the next one begins at the floor."""
-        self._unsettled()
+        """See `TransactionOrder`. Goes on where the last call ended; behind the end of the table, at the floor again."""
+        self._lowest_open = min([*self._open, self._lowest_open])
         found: list[Place] = []
         if self._is_at_end:
             self._rise()
@@ -90,11 +92,11 @@ class Window:
         return found
 
     def is_published(self, position: int) -> bool:
-        """See `Order`."""
+        """See `TransactionOrder`."""
         return position in self._runs
 
     def confirmed(self, positions: Collection[int]) -> Checkpoint:
-        """See `Order`."""
+        """See `TransactionOrder`."""
         self._runs.add(positions)
         self._open.difference_update(positions)
         self._stored = Checkpoint(0, self._floor, orjson.dumps(self._runs.highest(self._kept)).decode())
@@ -105,21 +107,14 @@ class Window:
         self._reached = self._floor
         self._began = self._seen = self._clock()
         self._is_at_end = False
-        self._open, self._lowest_open = set(), None
-
-    def _unsettled(self) -> None:
-        if self._open:
-            low = min(self._open)
-            self._lowest_open = low if self._lowest_open is None else min(low, self._lowest_open)
-            self._open = set()
+        self._open, self._lowest_open = set(), sys.maxsize
 
     def _rise(self) -> None:
         """The whole window was read: the floor may follow, and the next round begins."""
         due = -1
         while self._marks and self._marks[0][0] <= self._began - self._look_back:
             due = self._marks.popleft()[1]
-        if self._lowest_open is not None:
-            due = min(due, self._lowest_open - 1)
+        due = min(due, self._lowest_open - 1)
         if due > self._floor:
             self._floor = due
             self._runs.forget(due)

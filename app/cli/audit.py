@@ -1,0 +1,50 @@
+"""Who changes something by a command, and why: ``--reason``, and the audit line."""
+
+import getpass
+import logging
+import os
+import socket
+import sys
+
+import click
+
+from oncegate.app.cli.terminal import plain
+from oncegate.app.cli.usage import end
+from oncegate.app.operators.audit import MOST_REASON, REASON, Author, log
+
+_MOST_NAME = 64
+
+
+def author(reason: str) -> Author:
+    """Of what this process changes: the account that runs it, as user@host, and the ``reason``."""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):  # no entry for the user's id, as in a container
+        user = str(os.getuid())
+    return Author(f"{user}@{socket.gethostname()}"[:_MOST_NAME], reason)
+
+
+def audit(what: str, done: str, reason: str) -> None:
+    """Write on standard error what was changed, and how: no gateway writes this audit line."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+    log.addHandler(handler)
+    author(reason).report(plain(what), done)
+    log.removeHandler(handler)
+
+
+def _checked_reason(_: click.Context, __: click.Parameter, reason: str) -> str:
+    """A ``--reason`` as it can be kept. Ends the process for another one."""
+    if len(reason) > MOST_REASON or not REASON.fullmatch(reason):
+        end(f"--reason is one line of at most {MOST_REASON} characters")
+    return reason
+
+
+reason = click.option(
+    "--reason", default="", metavar="TEXT", callback=_checked_reason, help="Why; kept and logged with your name."
+)
+"""The option of whatever an operator changes."""
+reason_needed = click.option(
+    "--reason", required=True, metavar="TEXT", callback=_checked_reason, help="Why; logged with your name."
+)
+"""Of what can't be undone."""

@@ -1,0 +1,59 @@
+"""What the commands about a database have in common: their options, errors of one line, and creating tables."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from oncegate.app.cli.usage import end
+
+if TYPE_CHECKING:
+    from oncegate.sql.database.creating import Tables
+
+Callback = Callable[..., None]
+
+print_only = click.option("--print", "printed", is_flag=True, help="Only print the statements.")
+
+
+@contextmanager
+def one_line() -> Iterator[None]:
+    """Ends with one line where SQLAlchemy is missing, or a database refuses."""
+    try:
+        from oncegate.sql.database.access import NotDone
+    except ImportError as missing:
+        end(str(missing))
+    try:
+        yield
+    except NotDone as error:
+        end(str(error), 2 if error.usage else 1)
+
+
+def with_database(variable: str, where: str) -> Callable[[Callback], Callback]:
+    """Of a command that gets ``database`` and ``schema``: what the database refuses ends it with one line.
+
+    ``variable`` may have the URL instead of the command line; ``where`` is the option's help.
+    """
+
+    def decorated(command: Callback) -> Callback:
+        @click.option("--database", envvar=variable, required=True, metavar="URL", help=where)
+        @click.option("--schema", metavar="NAME", help="The schema (default: the one where the connection looks).")
+        @wraps(command)
+        def run(**options: Any) -> None:
+            with one_line():
+                command(**options)
+
+        return run
+
+    return decorated
+
+
+def create_tables(database: str, tables: "Tables", *, printed: bool, there: str) -> None:
+    """Create what is missing of ``tables``, or only print how; ``there`` is the line for nothing to do."""
+    from oncegate.sql.database.creating import create, definition
+
+    if printed:
+        click.echo(definition(database, tables))
+    else:
+        click.echo("created" if create(database, tables) else there)

@@ -1,0 +1,264 @@
+"""The FastAPI app for everything under the prefix: its routes, errors and authorization. Loaded by a gateway alone."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+from oncegate.app.operators.audit import OPERATOR
+from oncegate.app.operators.pages import commands, description, models
+from oncegate.app.operators.pages import records as records_page
+from oncegate.app.operators.pages.bearer import Bearer
+from oncegate.app.operators.pages.commands import CommandStatuses
+from oncegate.app.operators.pages.operations import FOR_OPERATORS
+from oncegate.app.operators.pages.reply import REALM, document, problem, unavailable
+from oncegate.app.operators.readiness import Readiness
+from oncegate.app.operators.records import NotARecord, Records
+from oncegate.cache.errors import CacheError, RecordUnreadable
+from oncegate.middleware.http.asgi import App, BodyAgain, Message, Receive, Scope, Send, read_body
+from oncegate.middleware.http.cors import CrossOrigin
+from oncegate.middleware.rules.errors import KeyInvalid, PayloadTooLarge, RequestTimeout
+
+if TYPE_CHECKING:
+    from oncegate.app.operators.dead_letters import OpenCommands
+
+log = logging.getLogger("oncegate.records")
+
+MOST_BYTES = 8 * 1024 * 1024
+"""Of a request: a resolution may bring a response's body."""
+BODY_SECONDS = 30.0
+_READ_BY_POST = "/records/find"
+"""It changes nothing: a POST, since a key is in it."""
+
+router = APIRouter()
+
+
+@router.get("/healthz", tags=["health"], response_model=models.Health, response_description="It is.")
+async def health(request: Request) -> Response:
+    """Is the process up?"""
+    status, members = request.app.state.readiness.health()
+    return document(members, status)
+
+
+@router.get(
+    "/readyz",
+    tags=["health"],
+    response_model=models.Ready,
+    response_description="Yes.",
+    responses={
+        503: {
+            "model": models.NotReady,
+            "description": "No: it is draining, or the upstream can't be reached, or (with ready_needs_cache) the cache can't.",
+        }
+    },
+)
+async def readiness(request: Request) -> Response:
+    """Should requests be sent here?"""
+    status, members = await request.app.state.readiness.check()
+    return document(members, status)
+
+
+@router.get(
+    "/policy",
+    tags=["callers"],
+    response_model=models.PolicyShape,
+    response_description="What draft-ietf-httpapi-idempotency-key-header-07 asks a resource to publish (section 2.6).",
+)
+async def policy(request: Request) -> Response:
+    """Which rules keys are under, generated from the configuration."""
+    return Response(request.app.state.policy, media_type="application/json")
+
+
+_SERIES = {"schema": {"type": "string", "pattern": r"oncegate_build_info\{"}}
+
+
+@router.get(
+    "/metrics",
+    tags=["operators"],
+    response_class=Response,
+    response_description="In the format that Accept asks for. docs/operations.md says what each metric means.",
+    responses={200: {"content": {"text/plain": _SERIES, "application/openmetrics-text": _SERIES}}},
+)
+async def metrics(request: Request) -> Response:
+    """What was counted, over all workers, for Prometheus."""
+    state = request.app.state
+    await state.readiness.check_cache()
+    body, content_type = state.metrics(",".join(request.headers.getlist("accept")))
+    return Response(body, headers={"content-type": content_type})
+
+
+@router.get("/openapi.json", include_in_schema=False)
+async def openapi() -> Response:
+    """This API's description."""
+    return document(await asyncio.to_thread(described))
+
+
+@router.get("/docs", include_in_schema=False)
+async def docs() -> Response:
+    """The same as a page, which fetches nothing."""
+    page = description.as_html(await asyncio.to_thread(described))
+    return Response(page, media_type="text/html", headers={"content-security-policy": description.PAGE_POLICY})
+
+
+def create_app(
+    *,
+    readiness: Readiness,
+    metrics: Callable[[str], tuple[bytes, str]],
+    policy: bytes,
+    operators: Bearer | None = None,
+    records: Records | None = None,
+    statuses: CommandStatuses | None = None,
+    streams: "Mapping[str, OpenCommands] | None" = None,
+    cors: CrossOrigin | None = None,
+) -> FastAPI:
+    """The app, whose paths begin behind the prefix.
+
+    ``metrics`` formats them as an ``Accept`` header asks; ``policy`` is what is published about keys. Where ``records``,
+    ``statuses`` or ``streams`` are not given, their paths don't exist; without ``operators``, neither records nor streams do.
+    ``cors`` says which scripts may read commands' statuses.
+    """
+    app = FastAPI(
+        openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False, exception_handlers=_EXCEPTION_HANDLERS
+    )
+    app.state.readiness, app.state.metrics, app.state.policy = readiness, metrics, policy
+    app.state.records, app.state.statuses, app.state.streams = records, statuses, streams
+    for each in routers(
+        statuses=statuses is not None,
+        records=operators is not None and records is not None,
+        dead_letters=operators is not None and bool(streams),
+    ):
+        app.include_router(each)
+    app.add_middleware(_BeforeRoutes, operators=operators, statuses=statuses, cors=cors)
+    return app
+
+
+def routers(*, statuses: bool = True, records: bool = True, dead_letters: bool = True) -> list[APIRouter]:
+    """The routers of all operations, or without those that a gateway does not have."""
+    found = [router]
+    if statuses:
+        found.append(commands.router)
+    if records:
+        found.append(records_page.router)
+    if dead_letters:
+        from oncegate.app.operators.pages.dead_letters import router as letters  # loads redis-py's client
+
+        found.append(letters)
+    return found
+
+
+@cache
+def described() -> dict[str, Any]:
+    """The description of all operations that a gateway may have, as openapi/oncegate.yaml has it."""
+    app = FastAPI(generate_unique_id_function=description.operation_id)
+    for each in routers():
+        app.include_router(each)
+    return description.complete(app.openapi())
+
+
+class _BeforeRoutes:
+    """What comes before a route: the operators' token, the body as a whole, and the rules for scripts of other origins."""
+
+    def __init__(
+        self, app: App, operators: Bearer | None, statuses: CommandStatuses | None, cors: CrossOrigin | None
+    ) -> None:
+        self._app = app
+        self._operators = operators
+        self._statuses = statuses
+        self._cors = cors
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        name = scope["path"].split("/")[1]
+        if name in FOR_OPERATORS and self._operators is not None:
+            await self._for_operators(self._operators, scope, receive, send)
+        elif name == "commands" and self._statuses is not None and self._cors is not None:
+            await self._for_scripts(self._cors, self._statuses, scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    async def _for_operators(self, operators: Bearer, scope: Scope, receive: Receive, send: Send) -> None:
+        token = operators.brought(scope)
+        if token is None:
+            operators.refuse(scope)
+            refusal = problem(401, "This needs the operators' bearer token.", headers={"www-authenticate": REALM})
+            await refusal(scope, receive, send)
+            return
+        if not token.writes and scope["method"] != "GET" and scope["path"] != _READ_BY_POST:
+            await problem(403, f"The token of {token.name} is for reading.")(scope, receive, send)
+            return
+        scope = {**scope, OPERATOR: token.name}
+        if scope["method"] == "POST":
+            try:
+                body = await read_body(receive, {}, MOST_BYTES, BODY_SECONDS) or b""
+            except (PayloadTooLarge, RequestTimeout) as error:
+                await problem(413 if isinstance(error, PayloadTooLarge) else 408, str(error))(scope, receive, send)
+                return
+            # It is JSON, whatever Content-Type says.
+            others = [line for line in scope["headers"] if line[0] != b"content-type"]
+            scope = {**scope, "headers": [*others, (b"content-type", b"application/json")]}
+            receive = BodyAgain(body, receive).receive
+        await self._app(scope, receive, send)
+
+    async def _for_scripts(
+        self, cors: CrossOrigin, statuses: CommandStatuses, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        own = cors.headers(scope["headers"])
+        if scope["method"] == "OPTIONS":  # below the prefix, nothing else answers it
+            allowed = [*statuses.caller_headers, "prefer"]
+            preflight = Response(b"", media_type="application/json")
+            preflight.raw_headers += cors.preflight(scope["headers"], methods="GET, HEAD", allowed=allowed)
+            await preflight(scope, receive, send)
+            return
+
+        async def reply(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message["headers"], *own]}
+            await send(message)
+
+        await self._app(scope, receive, reply)
+
+
+async def _refused(_: Request, error: HTTPException) -> Response:
+    if error.status_code == 405:
+        allowed = (error.headers or {}).get("Allow", "")
+        return problem(405, headers={"allow": "GET, HEAD" if allowed == "GET" else allowed})
+    unknown = error.status_code == 404 and error.detail == "Not Found"
+    return problem(error.status_code, "No such operation." if unknown else error.detail)
+
+
+async def _invalid(_: Request, error: RequestValidationError) -> Response:
+    first = error.errors()[0]
+    if first["type"] == "json_invalid":
+        return problem(400, "the body is no JSON")
+    names = (str(part) for part in first["loc"][1:])
+    where = ".".join(name for name in names if "[" not in name)  # that would be the name of a type
+    return problem(400, f"{where}: {first['msg']}".removeprefix(": "))
+
+
+async def _wrong(_: Request, error: NotARecord | KeyInvalid) -> Response:
+    return problem(400, str(error))
+
+
+async def _unreadable(request: Request, error: RecordUnreadable) -> Response:
+    identifier = request.path_params.get("id", "")
+    log.error("record %s: %s", identifier, error)
+    return problem(500, str(error), "Record Unreadable", code="record-unreadable", record=identifier)
+
+
+async def _unavailable(_: Request, error: CacheError) -> Response:
+    log.warning("the cache is unavailable to an operator: %s", error)
+    return unavailable(str(error))
+
+
+_EXCEPTION_HANDLERS: dict[int | type[Exception], Callable[[Request, Any], Coroutine[Any, Any, Response]]] = {
+    HTTPException: _refused,
+    RequestValidationError: _invalid,
+    NotARecord: _wrong,
+    KeyInvalid: _wrong,
+    RecordUnreadable: _unreadable,
+    CacheError: _unavailable,
+}

@@ -1,0 +1,148 @@
+"""A client of these pages, for the command line: the records of a gateway over HTTP, with the methods of `Records`."""
+
+import http.client
+import ssl
+from base64 import b64encode
+from collections.abc import Sequence
+from typing import Any, Literal
+from urllib.parse import quote, urlencode, urlsplit
+
+import orjson
+from pydantic import BaseModel, ValidationError
+
+from oncegate.app.operators.audit import Author
+from oncegate.app.operators.pages.models import RecordIds, RecordList, Resolved, WholeRecord
+from oncegate.app.operators.records import NotARecord
+from oncegate.cache.transitions import Resolution, ResolveRequest
+
+SECONDS = 30.0
+"""The time-out for a gateway's answer."""
+PREFIX = "/_oncegate"
+
+
+class _NotWritten(BaseModel):
+    resolution: Literal["absent", "in-flight", "settled", "other-attempt"]
+
+
+class _Problem(BaseModel):
+    """The answer to any refused request, as far as it is relied on: a newer gateway may have other problems."""
+
+    title: str
+    status: int
+    detail: str | None = None
+
+
+class GatewayError(Exception):
+    """The gateway did not answer, or refused. The text is one line for the operator."""
+
+
+class RemoteGateway:
+    """The records of the gateway at ``url``, with the operators' ``token``. A path in the URL is the gateway's ``prefix``.
+
+    Redirects are not followed and proxies not used: the token goes nowhere else. Raises ``ValueError`` for a bad URL.
+    """
+
+    def __init__(self, url: str, token: str) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
+            raise ValueError("--gateway is a URL without credentials: http://127.0.0.1:8080")
+        if not _is_plain(url):
+            raise ValueError("--gateway: this can't be a URL")
+        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
+        self._host = parts.hostname
+        self._port = parts.port
+        self._base = (parts.path.rstrip("/") or PREFIX) + "/records/"
+        self._token = token
+
+    async def listing(self, state: str | None, *, cursor: str, limit: int) -> dict[str, Any]:
+        """See `Records`."""
+        query = {"cursor": cursor, "limit": str(limit), **({"state": state} if state else {})}
+        return self._fetch("GET", "?" + urlencode(query), RecordList)
+
+    async def show(self, identifier: str) -> dict[str, Any] | None:
+        """See `Records`."""
+        record = self._fetch("GET", quote(identifier, safe=":"), WholeRecord)
+        return None if record.get("resolution") == Resolution.ABSENT else record
+
+    async def of_key(self, key: str, caller: Sequence[str] | None) -> Sequence[str]:
+        """See `Records`."""
+        return list(self._fetch("POST", "find", RecordIds, {"key": key, "caller": caller})["ids"])
+
+    async def resolve(self, identifier: str, resolve: ResolveRequest, author: Author) -> Resolution:
+        """See `Records`; the author's name is the one that the gateway knows by the token."""
+        members: dict[str, Any] = {"force": resolve.force, "attempt": resolve.attempt}
+        if author.reason:  # an older gateway doesn't take one
+            members["reason"] = author.reason
+        action = "release"
+        if resolve.state is not None:
+            action = "resolve"
+            members["as"] = resolve.state.value
+            if resolve.ttl_ms:
+                members["ttl"] = resolve.ttl_ms / 1000
+            if resolve.response is not None:
+                response = resolve.response
+                members["status"] = response.status
+                members["headers"] = [
+                    (name.decode("latin-1"), value.decode("latin-1"))
+                    for name, value in response.headers
+                    if name != b"content-length"
+                ]
+                members |= {"body": b64encode(response.body or b"").decode(), "body_encoding": "base64"}
+        answer = self._fetch("POST", f"{quote(identifier, safe=':')}/{action}", Resolved, members)
+        return Resolution(answer["resolution"])
+
+    def _fetch(
+        self, method: str, path: str, shape: type[BaseModel], members: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """The gateway's answer in ``shape``, also to a change that it refused. Raises `GatewayError`, `NotARecord`."""
+        status, content = self._exchange(method, path, members)
+        about_a_record = status == 409 or (status == 404 and b'"resolution"' in content)
+        if status != 200 and not about_a_record:
+            raise _refused(status, content)
+        try:
+            (_NotWritten if about_a_record else shape).model_validate_json(content)
+        except ValidationError:
+            raise GatewayError(f"that is no gateway's records/: it answered {status}") from None
+        document: dict[str, Any] = orjson.loads(content)
+        return document
+
+    def _exchange(self, method: str, path: str, members: dict[str, Any] | None) -> tuple[int, bytes]:
+        connection = (
+            http.client.HTTPSConnection(self._host, self._port, timeout=SECONDS, context=self._tls)
+            if self._tls is not None
+            else http.client.HTTPConnection(self._host, self._port, timeout=SECONDS)
+        )
+        try:
+            body = None if members is None else orjson.dumps(members)
+        except TypeError:  # lone surrogates: what came in was no UTF-8
+            raise NotARecord("what is sent to a gateway has to be UTF-8 text") from None
+        try:
+            credential = f"Bearer {self._token}".encode("utf-8", "surrogateescape")  # as the gateway reads it
+            headers: dict[str, str | bytes] = {"Authorization": credential, "Content-Type": "application/json"}
+            connection.request(method, self._base + path, body, headers)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise GatewayError(f"the gateway did not answer: {error or type(error).__name__}") from None
+        finally:
+            connection.close()
+
+
+def _refused(status: int, content: bytes) -> Exception:
+    try:
+        refusal = _Problem.model_validate_json(content)
+    except ValidationError:
+        return GatewayError(f"that is no gateway's records/: it answered {status}")
+    if status == 404:
+        return GatewayError("no records here: the gateway has no operators' tokens, or keeps them on its ops_port")
+    words = "".join(character if character.isprintable() else " " for character in refusal.detail or refusal.title)
+    return NotARecord(words) if status == 400 else GatewayError(f"the gateway answered {status}: {words}")
+
+
+def _is_plain(url: str) -> bool:
+    """Whether nothing in it would have to be written otherwise, and its host can be looked up."""
+    try:
+        (urlsplit(url).hostname or "").encode("idna")
+    except UnicodeError:
+        return False
+    return url.isascii() and url.isprintable() and " " not in url

@@ -1,0 +1,281 @@
+"""Completes FastAPI's description of the operations by what the gateway answers in an upstream's place, and shows it as a page.
+
+tests/app/cli/test_openapi_description.py holds it against a running gateway.
+"""
+
+import json
+from html import escape
+from typing import Any
+
+from fastapi.routing import APIRoute
+from pydantic.json_schema import models_json_schema
+
+from oncegate import __version__
+from oncegate.app.operators.pages.models import Accepted, OperationProblem, Problem
+from oncegate.app.operators.pages.operations import FOR_OPERATORS
+from oncegate.middleware.outcome.problems import KINDS
+
+Description = dict[str, Any]
+
+_REF = "#/components/"
+_INFO = {
+    "title": "oncegate",
+    "version": __version__,
+    "license": {"name": "MIT", "identifier": "MIT"},
+    "description": (
+        "An HTTP gateway that enforces idempotency keys. Every path but those below its prefix is the upstream's; requests with "
+        "a key may be answered with one of the problems in components/responses instead. Below the prefix, HEAD is answered "
+        "wherever GET is; what is not there is 404, another method 405, and both are an OperationProblem."
+    ),
+}
+_GATEWAY = {"default": "http://127.0.0.1:8080"}
+_PREFIX = {"default": "/_oncegate", "description": "The setting prefix"}
+_SERVERS = [{"url": "{gateway}{prefix}", "variables": {"gateway": _GATEWAY, "prefix": _PREFIX}}]
+_TAGS = [
+    {"name": "health", "description": "For probes"},
+    {"name": "callers", "description": "For those who send keys"},
+    {"name": "operators", "description": "With ops_port: on that port alone"},
+]
+_OPERATOR = {
+    "type": "http",
+    "scheme": "bearer",
+    "description": (
+        "An operator's token (admin_tokens, or ONCEGATE_ADMIN_TOKEN); without any, records/ and dead-letters/ do not exist"
+    ),
+}
+_ON_ALL = {
+    "Cache-Control": {"required": True, "schema": {"const": "no-store"}},
+    "Date": {"required": True, "schema": {"type": "string"}},
+}
+
+
+_REQUIRED = {"required": True}
+
+
+def _text(description: str, **schema: Any) -> Description:
+    return {"description": description, "schema": {"type": "string", **schema}}
+
+
+def _on_request(name: str, description: str, schema: Description) -> Description:
+    return {"name": name, "in": "header", "description": description, "schema": schema}
+
+
+_HEADERS = {
+    "Link": _text("Leads to the documentation of problems.", pattern='^<[^>]+>; rel="describedby"; type="text/html"$')
+    | _REQUIRED,
+    "RetryAfter": _text("Seconds until the same request is worth another try.", type="integer", minimum=0) | _REQUIRED,
+    "IdempotencyKey": _text("The key, as it was sent; not on key-invalid, key-missing and what has no key."),
+    "IdempotentReplayed": _text("On a response that another request's attempt produced, and only there.", const="true"),
+    "CacheStatus": _text(
+        "RFC 9211; whether this is a replay and for how many seconds more.",
+        pattern="^oncegate; (hit; ttl=[0-9]+|fwd=miss(; stored)?|fwd=bypass)$",
+    ),
+    "PreferenceApplied": _text(
+        "respond-async where a command was accepted as it was asked for, and where a wait took place, the seconds that were "
+        "allowed for it.",
+        pattern="^(respond-async|(respond-async, )?wait=[0-9]+)$",
+    ),
+}
+_PARAMETERS = {
+    "IdempotencyKey": _on_request(
+        "Idempotency-Key",
+        'A fresh value for each new request, the same for its retries: an RFC 9651 String ("abc") or a bare token (abc).',
+        {"type": "string", "minLength": 1, "maxLength": 512},
+    ),
+    "RaiseOnDuplicate": _on_request(
+        "Idempotency-Raise-On-Duplicate",
+        "Answer a duplicate with the problem duplicate instead of the plain replay.",
+        {"enum": ["?1", "1", "true"]},
+    ),
+    "Prefer": _on_request(
+        "Prefer",
+        "wait=N (RFC 7240): wait up to N seconds for a request in flight, instead of a 409 at once. respond-async, where the "
+        "route allows it: accept the command now, process it later.",
+        {"type": "string"},
+    ),
+    "ExpectedVersion": _on_request(
+        "Expected-Version",
+        'On a route with aggregate: accept the command only where the aggregate has this version. If-Match: "4" and '
+        "If-None-Match: * say the same in HTTP's words.",
+        {"type": "integer", "minimum": 0},
+    ),
+}
+_PROBLEMS = {
+    "key-missing": "The route requires a key and the request has none.",
+    "key-invalid": "The key is empty, too long, malformed, given twice, or differs between the header and an alias.",
+    "aggregate-invalid": "The route numbers its commands by aggregate, and the request doesn't say which one it is about.",
+    "version-invalid": "What says which version is expected is malformed, or there is more than one such field.",
+    "caller-missing": "The route needs to know its caller and none of the scope's headers is there.",
+    "caller-invalid": "The token that names the caller is expired, forged, malformed, or somebody else's.",
+    "request-timeout": "The body did not arrive in time. Nothing was executed.",
+    "key-reused": "The key was used for another method, path, query or payload.",
+    "in-flight": "The first request with this key is still being executed.",
+    "duplicate": "An error was asked for in place of a replay, or the result is too large to be replayed.",
+    "outcome-unknown": "An earlier attempt may or may not have been executed, and the policy is not to try again.",
+    "version-conflict": "The aggregate has another version than Expected-Version says. Nothing was accepted.",
+    "precondition-failed": "The aggregate has another version than If-Match or If-None-Match says. Nothing was accepted.",
+    "too-many-keys": "The caller has as many attempts running, or has used as many new keys, as it may. Nothing was claimed.",
+    "payload-too-large": "The body is over max_request_body.",
+    "precondition-required": "The route requires the version that is expected.",
+    "record-unreadable": "The record is damaged, or of a newer version.",
+    "upgrade-unsupported": "Upgrade (WebSocket) is not forwarded.",
+    "upstream-unreachable": "No connection: nothing was sent, and the key is free.",
+    "upstream-failed": "The connection broke after the request was sent. retryable is true where on_unknown is retry.",
+    "cache-unavailable": "The record cache can't be reached. Nothing was forwarded.",
+    "caller-unverifiable": "The keys that the caller's token is verified with can't be had. Nothing was claimed.",
+    "overloaded": "Too many attempts are in flight. Nothing was claimed.",
+    "upstream-timeout": "No response in time; the attempt goes on. retryable is false for what was not enforced and is not "
+    "idempotent.",
+}
+_SOMETIMES_RETRYABLE = frozenset({"upstream-failed", "upstream-timeout"})
+_CHALLENGE = (
+    _text(
+        "The scope's headers, one challenge each (RFC 9110 section 11.6.1), and Bearer (RFC 6750) for a token; any will do.",
+        pattern='^(Bearer (realm|error)="[^"]+"|Header name="[^"]+")(, Header name="[^"]+")*$',
+    )
+    | _REQUIRED
+)
+
+
+def operation_id(route: APIRoute) -> str:
+    """``showRecord`` for a function ``show_record``."""
+    first, *others = route.name.split("_")
+    return first + "".join(map(str.capitalize, others))
+
+
+def complete(generated: Description) -> Description:
+    """``generated``, with what FastAPI can't know, and without what it adds for itself."""
+    paths, components = generated["paths"], generated["components"]
+    for path, item in paths.items():
+        for operation in item.values():
+            _complete_operation(operation, with_token=path.split("/")[1] in FOR_OPERATORS)
+    more = models_json_schema(
+        [(model, "serialization") for model in (Accepted, OperationProblem, Problem)],
+        ref_template=_REF + "schemas/{model}",
+    )[1]["$defs"]
+    schemas = {_schema_name(name): schema for name, schema in (components["schemas"] | more).items()}
+    for own in ("HTTPValidationError", "ValidationError"):
+        del schemas[own]
+    whole: Description = {
+        "openapi": generated["openapi"],
+        "info": _INFO,
+        "servers": _SERVERS,
+        "tags": _TAGS,
+        "paths": paths,
+        "components": {
+            "securitySchemes": {"operator": _OPERATOR},
+            "schemas": dict(sorted(schemas.items())),
+            "headers": _HEADERS,
+            "parameters": _PARAMETERS,
+            "responses": {slug: _problem(slug, text) for slug, text in _PROBLEMS.items()},
+        },
+    }
+    _tidy(whole["paths"])
+    _tidy(whole["components"]["schemas"])
+    return whole
+
+
+def _complete_operation(operation: Description, *, with_token: bool) -> None:
+    summary, _, rest = operation.pop("description").partition("\n\n")
+    operation["summary"] = summary
+    if rest:
+        operation["description"] = " ".join(rest.split())
+    if with_token:
+        operation["security"] = [{"operator": []}]
+    responses = operation["responses"]
+    responses.pop("422", None)  # FastAPI's own: what is wrong is 400 here
+    for response in responses.values():
+        response["headers"] = {**_ON_ALL, **response.get("headers", {})}
+    operation["responses"] = dict(sorted(responses.items()))
+
+
+def _problem(slug: str, description: str) -> Description:
+    kind = KINDS[slug]
+    headers: Description = {"WWW-Authenticate": _CHALLENGE} if slug == "caller-missing" else {}
+    headers["Link"] = {"$ref": _REF + "headers/Link"}
+    if kind.retry_after:
+        headers["Retry-After"] = {"$ref": _REF + "headers/RetryAfter"}
+    members = {
+        "code": {"const": slug},
+        "status": {"const": kind.status},
+        "title": {"const": kind.title},
+        "error": {"properties": {"type": {"const": kind.error_type}, "code": {"const": slug}}},
+        "retryable": {"type": "boolean"} if slug in _SOMETIMES_RETRYABLE else {"const": kind.retryable},
+    }
+    schema = {"allOf": [{"$ref": _REF + "schemas/Problem"}, {"properties": members}]}
+    return {"description": description, "headers": headers, "content": {"application/problem+json": {"schema": schema}}}
+
+
+def _schema_name(name: str) -> str:
+    """Of a model, whose class may need a longer one (`oncegate.app.operators.pages.models`)."""
+    return name.removesuffix("Shape")
+
+
+def _tidy(value: Any) -> None:
+    """Drop titles that repeat a name, and the null of what may be left out; name schemas plainly."""
+    if isinstance(value, dict):
+        if isinstance(value.get("$ref"), str):
+            value["$ref"] = _schema_name(value["$ref"])
+        if isinstance(value.get("title"), str):
+            del value["title"]
+        if value.get("default", ...) is None:
+            del value["default"]
+        if isinstance(value.get("description"), str):
+            value["description"] = " ".join(value["description"].split())
+    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _tidy(each)
+
+
+# -- the page ---------------------------------------------------------------------------------------------------------
+
+PAGE_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+_STYLE = (
+    "body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
+    "h2{margin-top:2.5rem;font-size:1.1rem}code,pre{font-family:ui-monospace,monospace;font-size:.9em}"
+    "pre{background:#f4f4f4;padding:.7rem;overflow:auto}td,th{text-align:left;padding:.1rem 1rem .1rem 0;vertical-align:top}"
+)
+
+
+def as_html(description: Description) -> str:
+    """A description as a page for people, which loads nothing from anywhere."""
+    info = description["info"]
+    sections = [
+        _operation(method, path, operation)
+        for path, item in description["paths"].items()
+        for method, operation in item.items()
+    ]
+    schemas = "".join(
+        f"<h2>{escape(name)}</h2><pre>{escape(json.dumps(schema, indent=2))}</pre>"
+        for name, schema in description["components"]["schemas"].items()
+    )
+    return (
+        f"<!doctype html><html lang=en><meta charset=utf-8><title>{escape(info['title'])} {escape(info['version'])}</title>"
+        f"<style>{_STYLE}</style><h1>{escape(info['title'])}</h1><p>{escape(info['description'])}</p>"
+        f"<p>For programs: <a href=openapi.json>openapi.json</a></p>{''.join(sections)}<h1>Schemas</h1>{schemas}</html>"
+    )
+
+
+def _operation(method: str, path: str, operation: Description) -> str:
+    given = [(each["name"], each["in"], each.get("description", "")) for each in operation.get("parameters", ())]
+    if "requestBody" in operation:
+        given.append(("body", "JSON", _schema(operation["requestBody"]["content"]["application/json"]["schema"])))
+    answers = [(status, _contents(each), each["description"]) for status, each in operation["responses"].items()]
+    token = "<p>With the operators' token.</p>" if "security" in operation else ""
+    return (
+        f"<h2><code>{method.upper()} {escape(path)}</code></h2><p>{escape(operation['summary'])} "
+        f"{escape(operation.get('description', ''))}</p>{token}{_table(given)}{_table(answers)}"
+    )
+
+
+def _contents(response: Description) -> str:
+    return ", ".join(_schema(content["schema"]) for content in response.get("content", {}).values())
+
+
+def _schema(schema: Description) -> str:
+    """Its name, or its type."""
+    return str(schema.get("$ref") or schema.get("type")).rpartition("/")[2]
+
+
+def _table(rows: list[tuple[str, str, str]]) -> str:
+    cells = ("".join(f"<td>{escape(cell)}" for cell in row) for row in rows)
+    return f"<table>{''.join(f'<tr>{each}' for each in cells)}</table>" if rows else ""

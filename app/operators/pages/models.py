@@ -1,0 +1,379 @@
+"""The JSON that operators and callers send and get, as models: what comes in is checked by them, and they are described.
+
+What goes out is written from plain dicts: a model would change the bodies that it quotes. Where a class elsewhere has the
+name, the one here ends with ``Shape``, and its schema doesn't (`oncegate.app.operators.pages.description`).
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AnyUrl, AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic.json_schema import SkipJsonSchema
+
+from oncegate.app.operators.audit import MOST_REASON, REASON
+from oncegate.app.operators.records import MOST_SECONDS
+from oncegate.cache.redis.streams.entry_id import ENTRY_ID
+from oncegate.middleware.rules.key import RECORD_ID
+
+State = Literal["in-flight", "succeeded", "failed", "unknown"]
+PATTERN: dict[str, Any] = {"pattern": f"^{RECORD_ID.pattern}$"}
+"""Of a record's id: described, and checked where the record is looked for, which says what is wrong in better words."""
+RecordId = Annotated[str, Field(pattern=PATTERN["pattern"])]
+Position = Annotated[str, Field(pattern=f"^{ENTRY_ID.pattern}$")]
+Sequence = Annotated[int, Field(ge=1)]
+Lines = list[tuple[str, str]]
+Missing = SkipJsonSchema[None]
+"""In the place of a member that may be left out, and is never null."""
+
+
+class _Sent(BaseModel):
+    """What a gateway sends. A reader lets other members be there too: a newer gateway may send more."""
+
+    model_config = ConfigDict(hide_input_in_errors=True, json_schema_extra={"additionalProperties": False})
+
+
+class _Received(BaseModel):
+    """What a gateway is sent, with these members alone."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+
+class Health(_Sent):
+    status: Literal["up"]
+
+
+class ReadinessShape(_Sent):
+    status: Literal["ready", "not ready", "draining"]
+    upstream: Literal["reachable", "unreachable"]
+    cache: Literal["available", "read-only", "unavailable"] = Field(
+        description="What passes through doesn't need it. read-only: replays are answered, new keys are refused"
+    )
+
+
+class Ready(ReadinessShape):
+    status: Literal["ready"]
+    upstream: Literal["reachable"]
+
+
+class NotReady(ReadinessShape):
+    status: Literal["not ready", "draining"]
+
+
+class KeyRules(_Sent):
+    syntax: list[str]
+    characters: Annotated[list[int], Field(min_length=2, max_length=2, description="At least and at most")]
+    case_sensitive: Literal[True]
+
+
+class ScopeRules(_Sent):
+    headers: Annotated[list[str], Field(description="What tells callers apart")]
+    claims: Annotated[list[str], Field(description="The same, of a verified token")]
+    required: bool
+
+
+class FingerprintRules(_Sent):
+    parts: tuple[Literal["method"], Literal["path"], Literal["query"], Literal["body"]]
+    body: Literal["raw", "json"]
+
+
+_Seconds = Annotated[float, Field(gt=0)]
+_Ranges = list[Annotated[str, Field(pattern="^[2-5][0-9]{2}(-[2-5][0-9]{2})?$")]]
+
+
+class Expiry(_Sent):
+    """Seconds."""
+
+    success: _Seconds
+    error: _Seconds
+    unknown: _Seconds
+
+
+class Statuses(_Sent):
+    """What becomes of each, as ranges ("200-399")."""
+
+    success: _Ranges
+    error: _Ranges
+    unknown: _Ranges
+    not_kept: _Ranges
+
+
+class RoutePolicy(_Sent):
+    path: str = Field(description="* stands for any run of characters")
+    methods: Annotated[list[str], Field(min_length=1)]
+    mode: Literal["sync", "async", "either"] = Field(
+        description="Whether a request is executed at once or accepted to be processed later"
+    )
+    header: str
+    aliases: list[str]
+    required: bool
+    generated_if_missing: bool
+    scope: ScopeRules
+    fingerprint: FingerprintRules
+    expiry: Expiry
+    statuses: Statuses
+    on_error: Literal["retry", "replay"]
+    on_unknown: Literal["refuse", "retry"]
+    on_mismatch: Literal["error", "warn"]
+    on_duplicate: Literal["replay", "error"]
+    documentation: str
+
+
+class PolicyShape(_Sent):
+    specification: Literal["draft-ietf-httpapi-idempotency-key-header-07"]
+    gateway: Annotated[str, Field(pattern="^oncegate ")]
+    key: KeyRules
+    routes: Annotated[
+        list[RoutePolicy],
+        Field(min_length=1, description="In the order in which they are tried; the last is for all other paths."),
+    ]
+
+
+class ErrorMember(_Sent):
+    """The problem once more, in the form that SDKs of a well-known family look for."""
+
+    type: Literal["api_error", "idempotency_error", "invalid_request_error"]
+    code: str = Field(description="The problem's code; of an operation's problem, its title: not-found")
+    message: Annotated[str, Field(min_length=1, description="detail, where there is one")]
+
+
+class OriginalResult(_Sent):
+    """With the code duplicate, the result that is there. The same of a command that has succeeded."""
+
+    status: Annotated[int, Field(ge=200, le=599)] | Missing = None
+    headers: Lines | Missing = None
+    body: Any = Field(default=None, description="A JSON value, else a string, else base64")
+    body_encoding: Literal["base64"] | Missing = None
+    body_omitted: Literal[True] | Missing = Field(default=None, description="It was too large to be kept")
+    completed_at: AwareDatetime | None = None
+
+
+class Problem(BaseModel):
+    """A problem (RFC 9457) that the gateway answers with in the upstream's place."""
+
+    type: AnyUrl = Field(description="The setting docs_url with the code as its fragment")
+    title: str
+    status: int
+    detail: Annotated[str, Field(min_length=1)]
+    code: str
+    retryable: bool = Field(description="Whether the same request may be sent again unchanged")
+    error: ErrorMember
+    idempotency_key: Annotated[str, Field(min_length=1, max_length=255)] | Missing = None
+    record: RecordId | Missing = Field(default=None, description="An id that logs carry too")
+    original_result: OriginalResult | Missing = None
+    expected: Annotated[int, Field(ge=0)] | Literal["*"] | Missing = Field(
+        default=None, description="With version-conflict and precondition-failed: the version that was expected"
+    )
+    current: Annotated[int, Field(ge=0)] | Missing = Field(
+        default=None, description="With the same: the version that the aggregate has"
+    )
+
+
+class OperationProblem(_Sent):
+    """A problem (RFC 9457) under the gateway's own prefix."""
+
+    title: Literal[
+        "Bad Request",
+        "Unauthorized",
+        "Forbidden",
+        "Not Found",
+        "Method Not Allowed",
+        "Request Timeout",
+        "Conflict",
+        "Content Too Large",
+        "Record Unreadable",
+        "Cache Unavailable",
+    ]
+    status: Literal[400, 401, 403, 404, 405, 408, 409, 413, 500, 503]
+    detail: str | Missing = None
+    error: ErrorMember
+    resolution: Literal["absent", "in-flight", "settled", "other-attempt"] | Missing = Field(
+        default=None, description="Why nothing was written"
+    )
+    code: Literal["record-unreadable"] | Missing = None
+    record: str | Missing = Field(default=None, description="The id of the record that can't be read")
+
+
+class Accepted(_Sent):
+    """The body of a 202, with which a command is accepted on a route whose mode is async, or either with
+    Prefer: respond-async. Location names its status. A retry gets the same 202."""
+
+    status: Literal["accepted"]
+    position: Position = Field(description="In the command stream")
+    command: RecordId
+    sequence: Sequence | Missing = Field(
+        default=None, description="Its number among its aggregate's commands, on a route with aggregate"
+    )
+
+
+class CommandError(_Sent):
+    type: str
+    message: str
+
+
+class CommandStatus(_Sent):
+    command: RecordId
+    status: Literal["accepted", "in-flight", "succeeded", "failed", "unknown", "dead-lettered"] = Field(
+        description="failed and unknown are followed by another attempt; succeeded is the end, and so is dead-lettered "
+        "unless an operator retries the command."
+    )
+    position: Position | Missing = Field(default=None, description="In the command stream, while the 202 is kept")
+    sequence: Sequence | Missing = Field(
+        default=None, description="Its number among its aggregate's commands, while the 202 is kept"
+    )
+    attempt: Annotated[int, Field(ge=1)] | Missing = Field(
+        default=None, description="The number of the last attempt that was begun"
+    )
+    detail: str | Missing = None
+    result: OriginalResult | Missing = None
+    error: CommandError | OriginalResult | Missing = None
+
+
+class RecordShape(_Sent):
+    """Times are in seconds; null is what isn't known, or isn't there yet."""
+
+    id: RecordId
+    state: State
+    attempt: Annotated[int, Field(ge=1)]
+    lapsed: bool = Field(description="unknown, because its gateway has been silent since its lease ran out")
+    submission: bool = Field(description="Of a command that is processed later: succeeded says that it was accepted")
+    began_at: AwareDatetime | None
+    ended_at: AwareDatetime | None
+    took: Annotated[float, Field(ge=0)] | None
+    gateway: str | None = Field(description="Its host and process")
+    note: str | None
+    method: str | None = Field(default=None, description="The request's method; null where it isn't known.")
+    route: str | None = Field(default=None, description="The pattern of the request's route, * for the default one.")
+    status: int | None
+    lease_left: float | None = Field(description="Below 0 where it has lapsed")
+    expires_in: float
+
+
+class UnreadableRecord(_Sent):
+    id: RecordId
+    state: Literal["unreadable"]
+
+
+class KeptResponse(OriginalResult):
+    """The response as it was kept."""
+
+    status: Annotated[int, Field(ge=200, le=599)]
+
+
+class WholeRecord(RecordShape):
+    found: Literal["absent", "failed", "unknown"] | None = Field(description="What an attempt in flight has found")
+    response: KeptResponse | None
+
+
+class RecordList(_Sent):
+    records: list[RecordShape | UnreadableRecord]
+    cursor: str
+
+
+class RecordIds(_Sent):
+    ids: list[RecordId]
+
+
+class Resolved(_Sent):
+    id: RecordId
+    resolution: Literal["resolved"]
+    state: Literal["absent", "succeeded", "failed"]
+
+
+class Find(_Received):
+    key: Annotated[str, Field(min_length=1, max_length=1000, description="As it is sent, quoted or bare")]
+    caller: list[Annotated[str, Field(examples=["Authorization: Bearer ..."])]] | None = Field(
+        default=None, description="The caller's header lines; without: every caller."
+    )
+
+
+class Change(_Received):
+    reason: Annotated[str, Field(max_length=MOST_REASON, pattern=f"^{REASON.pattern}$")] = Field(
+        default="", description="Kept with the record or the command, and logged, beside the operator's name"
+    )
+
+
+class Release(Change):
+    force: bool = Field(default=False, description="Also while the attempt is running. It runs on all the same")
+    attempt: Annotated[int, Field(ge=0, description="The attempt that was looked at; 0: any")] = 0
+
+
+class Outcome(Release):
+    outcome: Literal["succeeded", "failed"] = Field(alias="as")
+    status: Annotated[int, Field(ge=200, le=599)] | None = Field(
+        default=None, description="What retries get; a success needs one"
+    )
+    headers: Lines = []
+    body: str = ""
+    body_encoding: Literal["text", "base64"] = "text"
+    ttl: Annotated[float, Field(gt=0, le=MOST_SECONDS)] | None = Field(
+        default=None, description="Seconds; without: the longest of any route"
+    )
+
+
+class Counts(_Sent):
+    unread: int | None = Field(description="null: Redis can't tell")
+    pending: int
+    dead: int
+    trimmed: int = Field(description="Dead letters that were too many or too old, and are gone")
+
+
+class DeadLetter(_Sent):
+    """null is what isn't known."""
+
+    id: Position
+    command: str | None
+    entry: str | None = Field(description="The id that it had in the stream")
+    consumer: str
+    reason: str
+    attempts: int
+    error_type: str | None
+    error: str | None
+    died_at: AwareDatetime | None
+    accepted_at: AwareDatetime | None
+    worker: str
+    retried: str | None = Field(description="By whom it was retried before, and why")
+    method: str | None
+    path: str | None
+    route: str | None
+    correlation: str | None
+    aggregate: str | None = Field(description="The id of what the command is about, on a route with aggregate")
+    sequence: Sequence | None = Field(description="Its number among the commands about that")
+    bytes: int
+    key: str | Missing = Field(default=None, description="With body=true; so are target and body")
+    target: str | Missing = None
+    body: str | Missing = None
+
+
+class DeadLetterList(_Sent):
+    dead_letters: list[DeadLetter]
+    counts: Counts
+    after: str = Field(description="Empty where those were all")
+
+
+class CommandShape(_Sent):
+    """All that is known of a command: its two records, as in records/, and its dead letters."""
+
+    command: str | None
+    consumer: str
+    aggregate: str | None = Field(description="As in dead letters, while its entry or a letter is there")
+    sequence: Sequence | None = Field(description="The same, also while its 202 is kept")
+    submission: dict[str, Any] | None
+    execution: dict[str, Any] | None
+    dead_letters: list[DeadLetter]
+
+
+class Discarded(_Sent):
+    id: Position
+    command: str | None
+
+
+class Retried(Discarded):
+    entry: Position = Field(description="Its id in the stream, from now on")
+
+
+class RetriedList(_Sent):
+    retried: list[Retried]
+    unread: list[Position] = Field(description="Those that stay: their consumer reads the stream no more")
+
+
+class DiscardedList(_Sent):
+    discarded: list[Discarded]

@@ -1,0 +1,141 @@
+"""``records/`` over HTTP. Who gets here has shown the operators' token (`oncegate.app.operators.pages.api`).
+
+What is secret is in the body of a POST, since URLs are logged on the way.
+"""
+
+from base64 import b64decode
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, HTTPException, Path, Query, Request, Response
+
+from oncegate.app.operators.audit import OPERATOR, Author, resolved
+from oncegate.app.operators.pages import models
+from oncegate.app.operators.pages.reply import (
+    ABSENT,
+    DAMAGED,
+    LARGE,
+    NO_CACHE,
+    NO_TOKEN,
+    READS_ONLY,
+    SLOW,
+    WRONG,
+    answer,
+    document,
+    problem,
+)
+from oncegate.app.operators.records import WHY_NOT, NotARecord, Records, resolution
+from oncegate.cache.record import State
+from oncegate.cache.transitions import Resolution, ResolveRequest
+
+router = APIRouter(prefix="/records", tags=["operators"], responses=WRONG | NO_TOKEN | NO_CACHE)
+
+
+async def _records(request: Request) -> Records:
+    records: Records = request.app.state.records
+    return records
+
+
+Ours = Annotated[Records, Depends(_records)]
+Identifier = Annotated[
+    str, Path(alias="id", description="As problems and logs carry it", json_schema_extra=models.PATTERN)
+]
+_OF_A_BODY = SLOW | LARGE
+_NOT_WRITTEN = answer(409, "Nothing was changed: it is in flight, its outcome is known, or another attempt is there.")
+_OF_A_RESOLUTION = READS_ONLY | ABSENT | _NOT_WRITTEN | _OF_A_BODY | DAMAGED
+
+
+@router.get(
+    "/",
+    response_model=models.RecordList,
+    response_description="Some, in no order. They go on where cursor is not empty.",
+)
+async def list_records(
+    records: Ours,
+    state: Annotated[models.State | models.Missing, Query(description="Only those that read so.")] = None,
+    limit: Annotated[int, Query(ge=0, le=99999, description="About how many; at most 1000.")] = 100,
+    cursor: Annotated[str, Query(description="Where an earlier list ended.")] = "",
+) -> Response:
+    """Which records are there?"""
+    return document(await records.listing(state, cursor=cursor, limit=limit))
+
+
+@router.post(
+    "/find",
+    response_model=models.RecordIds,
+    response_description="None, one, or several where several callers use the key.",
+    responses=_OF_A_BODY,
+)
+async def find_records(records: Ours, which: models.Find) -> Response:
+    """The ids of a key's records."""
+    return document({"ids": await records.of_key(which.key, which.caller)})
+
+
+@router.get(
+    "/{id}",
+    response_model=models.WholeRecord,
+    response_description="All that is known of it.",
+    responses=ABSENT | DAMAGED,
+)
+async def show_record(records: Ours, identifier: Identifier) -> Response:
+    """What happened to a request?"""
+    if identifier == "find":
+        raise HTTPException(405, headers={"Allow": "POST"})
+    found = await records.show(identifier)
+    return _not_written(Resolution.ABSENT) if found is None else document(found)
+
+
+@router.post(
+    "/{id}/release", response_model=models.Resolved, response_description="It is done.", responses=_OF_A_RESOLUTION
+)
+async def release_record(
+    request: Request,
+    records: Ours,
+    identifier: Identifier,
+    given: models.Release = models.Release(),  # noqa: B008  # frozen
+) -> Response:
+    """It was not executed: set its key free."""
+    release = ResolveRequest(None, force=given.force, attempt=given.attempt)
+    return await _write(records, identifier, release, author_of(request, given.reason))
+
+
+@router.post(
+    "/{id}/resolve", response_model=models.Resolved, response_description="It is done.", responses=_OF_A_RESOLUTION
+)
+async def resolve_record(request: Request, records: Ours, identifier: Identifier, given: models.Outcome) -> Response:
+    """It was executed: retries get this answer from now on."""
+    resolve = resolution(
+        State(given.outcome),
+        status=given.status,
+        headers=given.headers,
+        body=given.body.encode() if given.body_encoding == "text" else _from_base64(given.body),
+        ttl=given.ttl,
+        force=given.force,
+        attempt=given.attempt,
+    )
+    return await _write(records, identifier, resolve, author_of(request, given.reason))
+
+
+def author_of(request: Request, reason: str) -> Author:
+    """Who sends ``request``, by the token."""
+    return Author(request.scope.get(OPERATOR, ""), reason)
+
+
+async def _write(records: Records, identifier: str, resolve: ResolveRequest, author: Author) -> Response:
+    done = await records.resolve(identifier, resolve, author)
+    if done is not Resolution.RESOLVED:
+        return _not_written(done)
+    author.report(f"record {identifier}", resolved(resolve))
+    to = resolve.state.value if resolve.state else "absent"
+    return document({"id": identifier, "resolution": done.value, "state": to})
+
+
+def _not_written(why: Resolution) -> Response:
+    status, text = WHY_NOT[why]
+    return problem(status, text, resolution=why.value)
+
+
+def _from_base64(text: str) -> bytes:
+    try:
+        return b64decode(text, validate=True)
+    except ValueError:
+        raise NotARecord("body is not base64") from None

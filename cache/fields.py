@@ -1,0 +1,20 @@
+"""HTTP fields: what their names and values may hold, and which of them, and which bodies, are in no stored response."""
+# Compiled: docs/decisions/0012-compiled.md
+
+import re
+from typing import Final
+
+FIELD_NAME: Final = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+"""As names of fields and methods are (RFC 9110 section 5.6.2)."""
+FIELD_VALUE: Final = r"[\t\x20-\x7e\x80-\xff]*"
+"""What a field line may hold behind its name (RFC 9110 section 5.5): no CR, LF or NUL."""
+is_field_name: Final = re.compile(FIELD_NAME.encode()).fullmatch
+is_field_value: Final = re.compile(FIELD_VALUE.encode("latin-1")).fullmatch
+HOP_BY_HOP: Final[frozenset[bytes]] = frozenset(
+    b"connection proxy-connection keep-alive te trailer transfer-encoding upgrade".split()
+    + b"proxy-authenticate proxy-authorization".split()
+)
+"""Never kept: replayed they would break a connection (RFC 9110 section 7.6.1). Trailers are not stored. Credentials for a proxy,
+and a proxy's challenge, are meant for the next hop alone (section 11.7)."""
+BODILESS: Final[frozenset[int]] = frozenset((204, 304))
+"""The statuses of answers that never have a body (RFC 9110 section 6.4.1)."""

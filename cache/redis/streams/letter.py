@@ -1,0 +1,69 @@
+"""Why an entry was given up: the fields that a dead letter has beside its entry's own.
+
+acknowledge.lua and retry.lua know some of them by name, too.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from oncegate.cache.redis.streams.stream import Fields
+
+ERROR = b"dead.error"
+MOST_BYTES = 2000
+"""Of an error's type, and of its text. The record keeps more of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """Why ``consumer`` gave up the entry with the id ``entry``, on ``worker``, at ``at_ms`` (Unix time)."""
+
+    consumer: str
+    reason: str
+    attempts: int
+    error_type: str
+    error: str
+    entry: str
+    worker: str
+    at_ms: int
+
+    def fields(self) -> Fields:
+        """The fields, in the order in which they are written."""
+        return {
+            b"dead.consumer": self.consumer.encode(),
+            b"dead.reason": self.reason.encode(),
+            b"dead.attempts": b"%d" % self.attempts,
+            b"dead.error_type": _cut(self.error_type),
+            ERROR: _cut(self.error),
+            b"dead.entry": self.entry.encode(),
+            b"dead.worker": self.worker.encode(),
+            b"dead.at": b"%d" % self.at_ms,
+        }
+
+    @classmethod
+    def read(cls, fields: Mapping[bytes, bytes]) -> "Death":
+        """What a dead letter says of it; empty, or 0, what it doesn't, or not so that it can be read."""
+        return cls(
+            consumer=text_of(fields, b"dead.consumer"),
+            reason=text_of(fields, b"dead.reason"),
+            attempts=number_of(fields, b"dead.attempts"),
+            error_type=text_of(fields, b"dead.error_type"),
+            error=text_of(fields, ERROR),
+            entry=text_of(fields, b"dead.entry"),
+            worker=text_of(fields, b"dead.worker"),
+            at_ms=number_of(fields, b"dead.at"),
+        )
+
+
+def text_of(fields: Mapping[bytes, bytes], name: bytes) -> str:
+    """A field for people."""
+    return fields.get(name, b"").decode("utf-8", "replace")
+
+
+def number_of(fields: Mapping[bytes, bytes], name: bytes) -> int:
+    """The same of a number below 10**15, such as an instant; else 0."""
+    digits = fields.get(name, b"")
+    return int(digits) if digits.isdigit() and len(digits) < 16 else 0
+
+
+def _cut(text: str) -> bytes:
+    return text.encode("utf-8", "backslashreplace")[:MOST_BYTES]

@@ -1,0 +1,46 @@
+"""Parts of statements in SQL, for each of the two databases."""
+
+from collections.abc import Iterable
+from typing import Final
+
+from sqlalchemy import Connection, TextClause, text
+
+LONGEST_KEPT: Final = 100 * 365 * 86400.0
+"""Seconds: of an age that both databases can count back from now."""
+CLOCK: Final = {
+    "postgresql": "clock_timestamp() + make_interval(secs => {})",
+    "sqlite": "strftime('%Y-%m-%d %H\\:%M\\:%f000', 'now', {} || ' seconds')",
+}
+"""The database's time, so many seconds later, as both databases write and compare it."""
+RECORD_BYTES: Final = "decode(translate({}, '._\\:', '+/'), 'base64')"
+"""PostgreSQL's bytes of a record's id, see `RecordId`."""
+_LIMIT: Final = """\
+CASE current_setting('{setting}') WHEN '0' THEN set_config('{setting}', '{milliseconds}', true)
+    ELSE current_setting('{setting}') END IS NOT NULL"""
+"""True, once ``setting`` is set for this transaction; one that the session has stays. 0 is "no limit" in PostgreSQL."""
+
+
+def listed(names: Iterable[str]) -> str:
+    """Consumers' names, which are made of letters, digits, '.', '_' and '-'."""
+    return ", ".join(f"'{name}'" for name in names)
+
+
+def milliseconds(limit: float) -> int:
+    """A time limit (s) as PostgreSQL has one: at least 1 ms, as 0 is none, and no more than its largest integer, 24 days."""
+    return max(1, round(min(limit * 1000, 2**31 - 1)))
+
+
+def limits_of(wait_timeout: float, idle_timeout: float) -> str:
+    """On PostgreSQL a condition that is true, and has set both limits (s) for the transaction.
+
+    In a query of its own it is done once, and not for each row.
+    """
+    limits = {"lock_timeout": wait_timeout, "idle_in_transaction_session_timeout": idle_timeout}
+    return " AND ".join(
+        _LIMIT.format(setting=setting, milliseconds=milliseconds(seconds)) for setting, seconds in limits.items()
+    )
+
+
+def clock(connection: Connection, seconds: float = 0.0) -> TextClause:
+    """The database's time, so many seconds later: `CLOCK`, as a part of a statement."""
+    return text(CLOCK[connection.dialect.name].format(f"{seconds:.3f}"))

@@ -1,0 +1,154 @@
+"""Operators see which aggregates wait, and for what; they have it tried again, or skip it, and what was parked follows.
+
+Rules of docs/contract.md: R11.22, R12.17.
+"""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from oncegate import Action
+from oncegate.prometheus import ConsumerMetrics
+from oncegate.sql import Inbox
+from testing.command_line import OPERATOR, invoke
+from tests.sql.handlers.parking import applies, consume, deliveries, failing, parked, sweep
+from tests.sql.places import Place, SyncPlace
+
+EACH = pytest.mark.parametrize("place", ["psycopg", "pysqlite"], indirect=True)
+
+
+def waiting(place: Place) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(invoke("inbox", "waiting", "--json", "--database", place.url).stdout)[
+        "waiting"
+    ]
+    assert all(each.pop("since") for each in found)
+    return found
+
+
+@EACH
+def test_what_waits_is_shown_and_follows_what_was_skipped(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    ledger = Inbox("ledger", order="contiguous")
+    handler = place.handler(ledger, failing("a001")[1])
+    consume(handler, *deliveries(2, 3), *deliveries(2, aggregate="b"), *deliveries(1))
+    (dead, never) = sorted(waiting(place), key=lambda each: str(each["aggregate"]))
+    assert dead.pop("record")
+    reason = "NotRetryable: no such account"
+    of_a = {"aggregate": "a", "waits_for": 1, "behind": 2, "attempts": 1, "reason": reason}
+    of_b = {"aggregate": "b", "waits_for": 1, "behind": 1, "attempts": 0, "reason": None, "record": None}
+    assert [dead, never] == [{"consumer": "ledger"} | of_a, {"consumer": "ledger"} | of_b]
+    line = invoke("inbox", "waiting", "--database", place.url).stdout.splitlines()[0]
+    assert "waits for 1 since" in line
+
+    skip = ["inbox", "skip", "ledger", "a", "--reason", "withdrawn", "--database", place.url, "--sequence"]
+    refused = invoke(*skip, "2")
+    assert (refused.returncode, refused.stderr) == (
+        1, "oncegate: the last applied number of this aggregate is 0: only 1 can be skipped\n",
+    )  # fmt: skip
+    done = invoke(*skip, "1")
+    assert done.stdout == "skipped 1, 2 parked behind it\n"
+    assert done.stderr == f"oncegate.audit: number 1 of a at ledger: skipped by {OPERATOR}: withdrawn\n"
+    assert f"number 1 of a at ledger: skipped by {OPERATOR}: withdrawn" in caplog.text
+    sweep(ledger, lambda: parked(place) == [2])
+    assert place.effects() == ["a002", "a003"]
+    (late,) = consume(handler, *deliveries(1))
+    assert (late.action, place.effects()) == (Action.ACKNOWLEDGE, ["a002", "a003"])
+    assert invoke(*skip, "1").returncode == 1
+
+
+@EACH
+def test_what_was_skipped_lets_the_rest_follow_with_the_next_message_too(place: Place) -> None:
+    handler = place.handler(Inbox("ledger", order="contiguous"), applies)
+    consume(handler, *deliveries(2, 3))
+    invoke("inbox", "skip", "ledger", "a", "--sequence", "1", "--reason", "x", "--database", place.url)
+    consume(handler, *deliveries(4))
+    assert (place.effects(), parked(place)) == (["a002", "a003", "a004"], [])
+
+
+@EACH
+def test_a_parked_one_that_has_failed_for_good_is_tried_again(place: Place) -> None:
+    ledger = Inbox("ledger", order="contiguous")
+    broken, work = failing("a002")
+    handler = place.handler(ledger, work)
+    consume(handler, *deliveries(3, 2, 1))
+    (found,) = waiting(place)
+    assert (found["waits_for"], found["behind"], found["attempts"]) == (2, 1, 1)
+    broken.clear()
+    done = invoke("inbox", "retry", "ledger", "a", "--reason", "mended", "--database", place.url)
+    assert done.stdout == "2 is tried again\n"
+    assert done.stderr == f"oncegate.audit: number 2 of a at ledger: retried by {OPERATOR}: mended\n"
+    sweep(ledger, lambda: not parked(place))
+    assert place.effects() == ["a001", "a002", "a003"]
+    again = invoke("inbox", "retry", "ledger", "a", "--database", place.url)
+    assert (again.returncode, again.stdout) == (1, "")
+    assert invoke("inbox", "waiting", "--database", place.url).stdout == "nothing waits\n"
+
+
+@EACH
+def test_one_that_is_delivered_again_after_it_failed_for_good_lets_the_rest_follow(place: Place) -> None:
+    broken, work = failing("a001")
+    handler = place.handler(Inbox("ledger", order="contiguous"), work)
+    consume(handler, *deliveries(1, 1, 2))
+    assert parked(place) == [1, 2]
+    broken.clear()
+    (again,) = deliveries(1)
+    consume(handler, replace(again, key="published again, under another key"))
+    assert (place.effects(), parked(place)) == (["a001", "a002"], [])
+
+
+@EACH
+def test_decisions_and_what_waits_are_counted(place: Place) -> None:
+    registry = CollectorRegistry()
+    ledger = Inbox("ledger", order="contiguous", watch=ConsumerMetrics("ledger", registry=registry))
+    handler = place.handler(ledger, applies)
+    consume(handler, *deliveries(1))
+    consume(handler, *deliveries(1, 3, 4), *deliveries(5, aggregate="b"))
+    consume(handler, replace(deliveries(1)[0], key="another"))
+    sweep(ledger, lambda: registry.get_sample_value("oncegate_inbox_parked_messages", {"consumer": "ledger"}) == 3)
+
+    def counted(decision: str) -> float | None:
+        labels = {"consumer": "ledger", "decision": decision}
+        return registry.get_sample_value("oncegate_inbox_deliveries_total", labels)
+
+    found = {name: counted(name) for name in ("first", "duplicate", "stale", "early", "forked")}
+    assert found == {"first": 1, "duplicate": 1, "stale": 0, "early": 3, "forked": 1}
+    assert registry.get_sample_value("oncegate_inbox_aggregates_waiting", {"consumer": "ledger"}) == 2
+    assert registry.get_sample_value("oncegate_inbox_parked_oldest_timestamp_seconds", {"consumer": "ledger"})
+
+
+@EACH
+def test_check_says_which_consumers_aggregates_wait(place: Place) -> None:
+    def findings() -> list[tuple[str, str]]:
+        found = json.loads(invoke("check", "--json", "--database", place.url).stdout)["findings"]
+        if not place.is_postgresql:  # whose database others share
+            assert not any("outbox" in each["text"] for each in found), "there is none"
+        return [(each["verdict"], each["text"]) for each in found if each["area"] == "order"]
+
+    handler = place.handler(Inbox("ledger", order="contiguous"), applies)
+    assert findings() == [("good", "no aggregate waits for a number")]
+    consume(handler, *deliveries(2, 3), *deliveries(2, aggregate="b"))
+    assert findings() == [("good", "ledger: 2 aggregates wait, 3 messages are parked, none for long")]
+    place.execute("UPDATE oncegate_parked SET parked_at = '2026-01-02 03:04:05'")
+    ((severity, line),) = findings()
+    assert (severity, line[:95]) == (
+        "advice", "ledger: 2 aggregates wait, 3 messages are parked, the oldest since 2026-01-02 03:04:05 UTC, for",
+    )  # fmt: skip
+    assert line.endswith(" s: oncegate inbox waiting")
+    assert invoke("check", "--strict", "--database", place.url).returncode == 1
+    consume(handler, *deliveries(1), *deliveries(1, aggregate="b"))
+    assert findings() == [("good", "no aggregate waits for a number")]
+
+
+def test_without_the_tables_it_is_one_line(tmp_path: Any) -> None:
+    SyncPlace(f"sqlite:///{tmp_path}/empty.db").execute("CREATE TABLE other (id INTEGER)")
+    for arguments in (
+        ["waiting"],
+        ["retry", "ledger", "a"],
+        ["skip", "ledger", "a", "--sequence", "1", "--reason", "x"],
+    ):
+        done = invoke("inbox", *arguments, "--database", f"sqlite:///{tmp_path}/empty.db")
+        assert (done.returncode, done.stdout) == (1, "")
+        assert "oncegate inbox create" in done.stderr
+        assert "Traceback" not in done.stderr
