@@ -52,7 +52,8 @@ class WorkerProcess:
         return self
 
     def logs(self, text: str, times: int = 1) -> Self:
-        wait_until(lambda: self.text().count(text) >= times, f"the worker says {text!r}")
+        wait_until(lambda: self.text().count(text) >= times or self.ended(), f"{text!r} in the log of {self.log}")
+        assert self.text().count(text) >= times, self.text()
         return self
 
     def ended(self) -> bool:

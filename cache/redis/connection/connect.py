@@ -123,7 +123,7 @@ class RedisConnector:
                 # redis-py uses `asyncio.wait_for`, which before Python 3.12 may swallow a cancellation.
                 raise asyncio.CancelledError
             return _take_over(connection)
-        except (RedisError, OSError) as error:
+        except (RedisError, OSError, RuntimeError) as error:  # uvloop raises the last where the other side has left
             raise faults.of_opening(error, self.place) from error
         finally:
             await connection.disconnect(nowait=True)

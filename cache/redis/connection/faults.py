@@ -114,7 +114,7 @@ def _refused(error: type[Kind], kind: str) -> Kind:
     return refused
 
 
-def of_opening(error: RedisError | OSError, place: str) -> CacheError:
+def of_opening(error: RedisError | OSError | RuntimeError, place: str) -> CacheError:
     """The error for a connection to ``place`` that could not be opened."""
     return CacheUnavailable(f"Redis at {place} can't be used: {_reason(error)}")
 
@@ -132,7 +132,7 @@ def _reason(error: BaseException) -> str:
         return "it did not answer in time"
     if isinstance(cause, OSError):
         return _system_error(cause)
-    return type(error).__name__
+    return "the connection was lost" if isinstance(error, RuntimeError) else type(error).__name__
 
 
 def _system_error(error: OSError) -> str:

@@ -123,6 +123,11 @@ class SharedConnection:
         except (ValueError, TypeError, LookupError, AttributeError) as error:
             log.debug("what answered makes no sense", exc_info=error)
             return self._failed(CacheUnavailable(f"what answers at {self._opener.place} does not answer as Redis does"))
+        except Exception as error:  # each caller would get it: a fault of a library must not end them
+            log.exception("a connection to Redis could not be opened")
+            return self._failed(
+                CacheUnavailable(f"Redis at {self._opener.place} can't be used: {type(error).__name__}")
+            )
         finally:
             self._opening = None
         self._opened_at = self._loop.time()

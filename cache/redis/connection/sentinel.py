@@ -150,7 +150,7 @@ async def watch(
             if not isinstance(master, CacheError):
                 on_master(master)
             await listener.listen()
-        except CacheError as error:
+        except Exception as error:  # noqa: BLE001  # uvloop raises its own where the other side has left, and nobody else watches
             log.debug("%s", error)
         finally:
             listener.close()

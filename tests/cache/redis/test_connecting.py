@@ -5,9 +5,13 @@ Rules of docs/contract.md: R10.6.
 
 import asyncio
 import os
+import socket
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
+import uvloop
+from redis.asyncio.connection import Connection
 
 from oncegate.cache.errors import CacheUnavailable, CacheUnsupported
 from oncegate.cache.record import ClaimRequest, Record, State
@@ -86,6 +90,52 @@ async def test_a_claim_is_withdrawn_for_a_user_who_may_not_kill_connections() ->
                 await pending
             await until(lambda: server.command("EXISTS", "k") == 0)
             await cache.close()
+
+
+STEPS = 40
+"""Of the event loop: more than a connection's opening takes until it waits for a reply."""
+on_both_loops = pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+Run = Callable[[Coroutine[Any, Any, Any]], Any]
+
+
+async def leave_after(steps: int, listener: socket.socket, opening: "asyncio.Task[Any]") -> None:
+    """Ends ``listener`` as its process's end does, with each connection that waits there, in the midst of ``opening``."""
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    listener.close()
+    await asyncio.wait((opening,), timeout=0.05)
+
+
+@on_both_loops
+@pytest.mark.parametrize("url", ["redis://{}/1", "redis+cluster://{}", "redis+sentinel://{}/shop"])
+def test_a_server_that_leaves_while_a_connection_is_opened_is_unavailable(url: str, run: Run) -> None:
+    """At each step of it: a client library's own errors must not come through, which would end a worker."""
+
+    async def left_after(steps: int) -> None:
+        listener = socket.create_server(("127.0.0.1", 0))
+        cache = RedisCache.from_url(url.format(f"127.0.0.1:{listener.getsockname()[1]}"), timeout=30)
+        reading = asyncio.ensure_future(cache.get("nothing"))
+        await leave_after(steps, listener, reading)
+        with pytest.raises(CacheUnavailable) as caught:
+            await reading
+        assert "RuntimeError" not in str(caught.value)
+        await cache.close()
+
+    for steps in range(STEPS):
+        run(left_after(steps))
+
+
+async def test_what_a_client_library_raises_beyond_its_own_errors_is_an_outage(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(_: Connection) -> None:
+        raise ArithmeticError(f"unforeseen, and with {SECRET}")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Connection, "connect", fail)
+        assert (
+            await refusal(redis_server.url) == f"Redis at 127.0.0.1:{redis_server.port} can't be used: ArithmeticError"
+        )
 
 
 async def test_a_user_who_may_not_run_scripts_is_told_so() -> None:

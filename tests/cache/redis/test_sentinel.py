@@ -193,6 +193,24 @@ async def test_sentinel_tells_of_a_failover_before_it_and_right_after(group: Sen
     await asyncio.gather(watching, return_exceptions=True)
 
 
+async def test_a_sentinel_is_watched_again_after_whatever_a_connection_raises(sentinel_group: SentinelGroup) -> None:
+    reported: list[Server | None] = []
+    address = parse_servers_url(sentinel_group.url)
+    faults = [RuntimeError("the handler is closed"), CacheUnavailable("it has left")]
+
+    async def current() -> Server:
+        if faults:
+            raise faults.pop()
+        return "asked", 0
+
+    sentinel = RedisConnector(address.base, 30).to_sentinel("127.0.0.1", sentinel_group.sentinel.port, {})
+    watching = asyncio.ensure_future(watch(sentinel, sentinel_group.SERVICE, current, reported.append))
+    await until(lambda: reported or watching.done())
+    assert reported == [("asked", 0)]
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)
+
+
 async def test_between_the_announcement_of_a_failover_and_its_end_nothing_is_sent(
     sentinel_group: SentinelGroup,
 ) -> None:
