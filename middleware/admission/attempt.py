@@ -11,12 +11,13 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
+from functools import partial
 from time import monotonic
 from typing import Any, TypeVar
 
 from oncegate.cache.errors import CacheError
 from oncegate.cache.record import Claim, ClaimRequest, Record, State, StoredResponse
-from oncegate.cache.store import Cache, callbacks, start
+from oncegate.cache.store import Cache, Then, callbacks, set_reply, start
 from oncegate.middleware.admission.deadlines import Deadlines, LoopDeadlines
 from oncegate.middleware.admission.observe import NOBODY, WATCH_FAILED, Watch
 from oncegate.middleware.outcome.errors import NotProcessed
@@ -332,17 +333,17 @@ class Attempt:
         if self._runtime.is_watched:
             notify(self._runtime.watch.attempt_settled, self.policy.route, state, seconds)
         if self.number:
-            self._write(self.loop or asyncio.get_running_loop())
+            self._write(self.loop or asyncio.get_running_loop(), self._written)
         else:
             self._show()
 
-    def _write(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _write(self, loop: asyncio.AbstractEventLoop, then: Then[bool]) -> None:
         outcome = self.outcome
         if outcome is None:
-            start(loop, self._runtime.cache.release(self.key, token=self.claim.token), self._written)
+            start(loop, self._runtime.cache.release(self.key, token=self.claim.token), then)
         else:
             ttl_ms = self.policy.ttl_ms[outcome.state]
-            self._runtime.callbacks.start_complete(self.key, outcome, loop=loop, ttl_ms=ttl_ms, then=self._written)
+            self._runtime.callbacks.start_complete(self.key, outcome, loop=loop, ttl_ms=ttl_ms, then=then)
 
     def _written(self, answer: object) -> None:
         if self._runtime.is_watched:
@@ -370,14 +371,17 @@ class Attempt:
             then()
 
     async def write_outcome(self) -> None:
-        """One try at recording the outcome. Raises `CacheError`; a refusal is final and only logged."""
-        outcome = self.outcome
-        if outcome is None:
-            await self._runtime.timed("release", self._runtime.cache.release(self.key, token=self.claim.token))
-            return
-        completed = self._runtime.cache.complete(self.key, outcome, ttl_ms=self.policy.ttl_ms[outcome.state])
-        recorded: object = await self._runtime.timed("complete", completed)
-        if not recorded:
+        """One more try at recording the outcome. Raises what the cache raises; a refusal is final and only logged."""
+        loop = asyncio.get_running_loop()
+        reply: asyncio.Future[bool | Exception] = loop.create_future()
+        self._sent = monotonic()
+        self._write(loop, partial(set_reply, reply))
+        answer = await reply
+        if self._runtime.is_watched:
+            self._runtime.answered("release" if self.outcome is None else "complete", answer, self._sent)
+        if isinstance(answer, Exception):
+            raise answer
+        if not answer and self.outcome is not None:
             self._refuse()
 
     def _refuse(self) -> None:

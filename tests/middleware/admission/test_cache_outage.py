@@ -3,11 +3,12 @@
 Rules of docs/contract.md: R5.26, R5.29.
 """
 
+import os
 from collections.abc import AsyncIterator
 
 import pytest
 
-from oncegate.cache.record import State
+from oncegate.cache.record import ClaimRequest, State
 from oncegate.cache.redis.store import RedisCache
 from testing.servers import RedisServer
 from testing.waiting import until
@@ -35,6 +36,24 @@ async def test_outcome_that_can_t_be_recorded_at_once_is_recorded_later(server: 
     assert await there.middleware.drain(PATIENCE) == 0
     assert (await there.send()).replayed
     assert app.calls == 1
+
+
+async def test_outcome_whose_record_is_anothers_by_the_time_it_can_be_recorded_is_given_up(
+    server: RedisServer, cache: RedisCache, caplog: pytest.LogCaptureFixture
+) -> None:
+    there = Door(app := Answering(201, held=True), cache, "n")
+    successor = ClaimRequest(os.urandom(16), b"p" * 16, 60_000, 60_000)
+    await cache.claim("another", successor)
+    call = there.begin()
+    await app.arrivals()
+    server.command("ACL", "SETUSER", "default", "-evalsha")
+    app.release()
+    await call.answered()
+    server.command("COPY", "another", there.look_up_key(), "REPLACE")
+    server.command("ACL", "SETUSER", "default", "+evalsha")
+    assert await there.middleware.drain(PATIENCE) == 0
+    assert (await there.record()).token == successor.token
+    assert caplog.text.count("its outcome is not recorded") == 1
 
 
 async def test_outcome_is_recorded_although_the_record_was_lost_meanwhile(
