@@ -188,10 +188,9 @@ def _become(start: dict[str, Any], streams: list[int], between: int) -> None:
     for target, stream in enumerate(streams):
         os.dup2(stream, target)
         os.close(stream)
-    for number in signal.valid_signals():
-        before, now = signal.getsignal(number), number in start["ignored"]
-        if before in (signal.SIG_DFL, signal.SIG_IGN) and (before is signal.SIG_IGN) is not now:
-            signal.signal(number, signal.SIG_IGN if now else signal.SIG_DFL)
+    for number in start["ignored"]:
+        if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+            signal.signal(number, signal.SIG_IGN)
     os.environ.clear()
     os.environ.update(start["environment"])
     os.chdir(start["folder"])
@@ -211,6 +210,10 @@ def _run(start: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
+    # Its copies start from what Python sets; what the tests' process ignored when it was started is another's affair.
+    for number in signal.valid_signals():
+        if signal.getsignal(number) is signal.SIG_IGN and number not in (signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     for name in sys.argv[2:]:
         import_module(name)
     assert len(list(Path("/proc/self/task").iterdir())) == 1, "a copy would lack the threads that an import has started"

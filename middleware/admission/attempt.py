@@ -372,9 +372,8 @@ class Attempt:
 
     async def write_outcome(self) -> None:
         """One more try at recording the outcome. Raises what the cache raises; a refusal is final and only logged."""
-        loop = asyncio.get_running_loop()
+        loop, self._sent = asyncio.get_running_loop(), monotonic()
         reply: asyncio.Future[bool | Exception] = loop.create_future()
-        self._sent = monotonic()
         self._write(loop, partial(set_reply, reply))
         answer = await reply
         if self._runtime.is_watched:

@@ -9,6 +9,7 @@ from uuid import uuid4
 import pytest
 
 from oncegate.cache.memory.store import MemoryCache
+from oncegate.cache.open import open_cache
 from oncegate.cache.redis.store import RedisCache
 from oncegate.cache.store import Cache
 from oncegate.middleware.admission.observe import Watch
@@ -24,6 +25,14 @@ from tests.middleware.till import Make
 MakeDoor = Callable[..., Door]
 MakeSubscription = Callable[..., Subscription]
 Elsewhere = Callable[[Callable[[Cache], Coroutine[Any, Any, None]]], None]
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What opens a cache by its URL alone takes no slow machine for an outage."""
+    defaults = open_cache.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "timeout", PATIENCE)
 
 
 @pytest.fixture

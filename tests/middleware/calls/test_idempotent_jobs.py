@@ -25,7 +25,9 @@ SCRIPT = """\
 import asyncio, os, sys
 from pathlib import Path
 from oncegate import idempotent
+from oncegate.cache.open import open_cache
 
+open_cache.__kwdefaults__["timeout"] = 30  # a machine that is slow is no outage
 CACHE, NAMESPACE, LEDGER = sys.argv[1], sys.argv[2], Path(sys.argv[3])
 
 
