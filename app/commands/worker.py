@@ -279,6 +279,9 @@ class Worker:
         except CacheError as error:
             await self._recover(error)
             return None
+        except Exception:  # what is kept for others to see that we live must go on
+            log.exception("a step that is repeated could not be done")
+            return None
         self._on_answer()
         return answer
 

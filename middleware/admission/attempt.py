@@ -289,7 +289,7 @@ class Attempt:
     async def _renew(self) -> None:
         try:
             self._lost = not await self._keeps_lease()
-        except CacheError as error:
+        except Exception as error:  # noqa: BLE001  # a cache of one's own may raise anything: it is tried again
             log.warning("record %s: the lease could not be renewed: %s", self.named, error)
         if self.settled:
             return

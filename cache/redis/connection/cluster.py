@@ -287,7 +287,10 @@ async def _fetch(server: Server, session: Session, deadline: float) -> Table | C
         if faults.reply_class(reply) == "ERR":
             return CacheUnsupported(f"Redis at {session.place} is not part of a cluster: use redis://")
         return faults.of_reply(reply)
-    table = read_table(reply, server)
+    try:
+        table = read_table(reply, server)
+    except (ValueError, TypeError, LookupError, AttributeError):
+        return CacheUnavailable(f"what answers at {session.place} does not answer as a Redis Cluster does")
     return table or CacheUnavailable(f"Redis at {session.place} knows of no slots: is the cluster set up?")
 
 

@@ -65,6 +65,38 @@ async def test_an_outcome_whose_call_is_cancelled_is_recorded_all_the_same() -> 
     assert app.calls == 1
 
 
+async def test_an_outcome_is_recorded_whatever_a_cache_raises_before() -> None:
+    class Failing(Counting):
+        async def complete(self, key: str, outcome: Record, **call: Any) -> bool:
+            if self.outcomes < 3:
+                self.outcomes += 1
+                raise OSError("no space left on device")
+            return await super().complete(key, outcome, **call)
+
+    there = Door(Answering(201), cache := Failing(), "n")
+    assert (await there.send()).status == 201
+    await there.becomes(State.SUCCEEDED)
+    assert cache.outcomes == 4
+
+
+async def test_a_lease_is_renewed_again_whatever_a_cache_has_raised() -> None:
+    class Failing(Counting):
+        renewed = 0
+
+        async def extend(self, key: str, **call: Any) -> bool:
+            self.renewed += 1
+            if self.renewed == 1:
+                raise OSError("no space left on device")
+            return await super().extend(key, **call)
+
+    there = Door(app := Answering(201, held=True), cache := Failing(), "n", lease=1)
+    call = there.begin()
+    await until(lambda: cache.renewed >= 3)
+    app.release()
+    assert (await call.answered()).status == 201
+    assert (await there.send()).replayed
+
+
 def test_ours_are_called_by_callback() -> None:
     for cache in (MemoryCache(), RedisCache.from_url("redis://127.0.0.1:1")):
         assert callbacks(cache) is cache

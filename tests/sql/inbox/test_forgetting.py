@@ -16,11 +16,12 @@ from oncegate.sql.inbox import cleanup
 from oncegate.sql.inbox.cleanup import Progress, Retention, _Part, _Steps
 from oncegate.sql.marking import statements as marker_statements
 from testing import template
+from testing.postgresql import PostgreSQLServer
 from testing.waiting import until as wait_for
 from tests.sql.aging import TABLE, age, ago, clean, pruned
 from tests.sql.conftest import ON_POSTGRESQL, PRELOADED
 from tests.sql.held import Held, Pool
-from tests.sql.places import Place
+from tests.sql.places import Place, SyncPlace, place_of
 
 billing = Inbox("billing")
 knows_better = Inbox("billing", on_forgotten="run")
@@ -239,6 +240,25 @@ def test_an_app_may_have_it_done(
     finally:
         if place.is_postgresql:
             place.execute("ALTER TABLE elsewhere RENAME TO oncegate_inbox")
+
+
+@pytest.mark.parametrize("driver", ON_POSTGRESQL)
+def test_it_goes_on_after_a_server_that_refuses_connections(
+    driver: str, own_place: SyncPlace, postgresql: PostgreSQLServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As one that starts, or has none left: asyncpg's own errors are none of SQLAlchemy's."""
+    caplog.set_level("INFO", "oncegate.inbox")
+    name = own_place.url.rpartition("/")[2]
+    there = place_of(postgresql.url(name, driver))
+
+    async def app() -> None:
+        async with billing.maintained(there.engine, every=0.05):
+            await wait_for(lambda: caplog.text.count("could not be pruned") >= 2)
+            postgresql.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
+            await wait_for(lambda: "has forgotten 0 messages" in caplog.text)
+
+    postgresql.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
+    asyncio.run(app())
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Seque
 from contextlib import asynccontextmanager
 from typing import Any
 
-from sqlalchemy.exc import SQLAlchemyError
-
-from oncegate.sql.database.errors import InboxMisused, InboxUnavailable, meaning
+from oncegate.sql.database.errors import meaning
 
 log = logging.getLogger("oncegate.inbox")
 
@@ -31,7 +29,7 @@ async def repeat(works: Sequence[Callable[[], Awaitable[None]]], every: float, t
         for work in works:
             try:
                 await work()
-            except (SQLAlchemyError, OSError, InboxUnavailable, InboxMisused) as error:
+            except Exception as error:  # noqa: BLE001  # a driver's own errors come through: nobody else would do it again
                 found = meaning(error, table)
                 log.warning("%s: %s: %s", failure, type(found).__name__, str(found).partition("\n")[0])
         await pause(every)
