@@ -28,6 +28,7 @@ IGNORED = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 REFUSED = 1
 """The exit code of a worker that could not start: another one would fail in the same way."""
 _WATCHED = (*STOPPING, *IGNORED, signal.SIGCHLD)
+_BLOCKED = (*_WATCHED, signal.SIGALRM)
 _RESTART_PAUSE = 1.0
 """A worker that died younger than this is replaced only after as long: a crash loop must not eat the machine."""
 
@@ -57,7 +58,7 @@ class Processes:
     def run(self) -> int:
         """Start them and return when the last one has ended: 0 after a stop, 1 where they could not start."""
         # Blocked signals wait for sigwait, in the parent, and for `unblock_signals` in a child: none is lost in between.
-        signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
+        signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED)
         for index in range(self._count):
             self._start(index)
         while self._running:
@@ -99,9 +100,12 @@ class Processes:
             if self._stopping:
                 continue
             if monotonic() - started < _RESTART_PAUSE:
-                received = signal.sigtimedwait(STOPPING, _RESTART_PAUSE)
-                if received is not None:
-                    self._stop(signal.Signals(received.si_signo))
+                # Not sigtimedwait: to a process that was stopped meanwhile, Python returns a signal that nobody has sent.
+                signal.setitimer(signal.ITIMER_REAL, _RESTART_PAUSE)
+                received = signal.sigwait((*STOPPING, signal.SIGALRM))
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                if received != signal.SIGALRM:
+                    self._stop(signal.Signals(received))
                     continue
             self._start(index)
 
@@ -146,4 +150,4 @@ def stop_by_signals(stop: Callable[[], None]) -> None:
 
 def unblock_signals() -> None:
     """To be called by a worker once its own handlers are in place."""
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _WATCHED)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _BLOCKED)

@@ -71,7 +71,7 @@ def measure(running: Bed, wrk: Wrk, name: str, mode: str, *, connections: int, s
     # wrk leaves when its time is over: one request per connection may arrive without having been counted, of this run and of
     # the one before.
     least = 0 if mode == "replay" else sample["requests"] - sample["errors"]
-    most = 0 if mode == "replay" else sample["requests"] + 2 * connections
+    most = connections if mode == "replay" else sample["requests"] + 2 * connections
     if not least <= arrivals <= most:
         raise BenchError(f"{name}, {MODES[mode]}: {arrivals} arrivals upstream for {sample['requests']} requests")
     return sample

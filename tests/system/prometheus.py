@@ -85,11 +85,21 @@ class Prometheus(FetchedServer):
         return {name for name, rule in ALERTS.items() if self.query(rule["expr"])}
 
     def become_active(self, expected: set[str], *names: str) -> None:
-        """Wait until ``names``, which are added to what is ``expected``, are active; assert that no others are."""
+        """Wait until ``names``, which are added to what is ``expected``, are active, and no others are."""
         expected.update(names)
         wait_until(lambda: self.active() >= expected, f"{names} are active")
-        assert self.evaluated()
-        assert self.active() == self.found() == expected
+        seen: list[set[str]] = []
+
+        def as_expected() -> bool:
+            """A process that is looked at and stands still is not there, for that moment."""
+            assert self.evaluated()
+            seen[:] = self.active(), self.found()
+            return seen == [expected, expected]
+
+        try:
+            wait_until(as_expected, "these alerts and no others")
+        except AssertionError:
+            raise AssertionError(f"active, found: {seen}; expected: {expected}") from None
 
     def evaluated(self) -> bool:
         """Whether all rules have been evaluated, without an error, after the moment of the call."""

@@ -9,6 +9,7 @@ import signal
 import socket
 import socketserver
 import subprocess
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -240,6 +241,19 @@ def test_a_worker_that_dies_is_replaced(redis_url: str, service: SlowPayments) -
         os.kill(second, signal.SIGSTOP)  # a worker that is only paused is nobody's business
         assert httpx.get(f"{url}/payments", timeout=PATIENCE).status_code == 200
         os.kill(second, signal.SIGCONT)
+        assert gateway.stop() == 0
+
+
+def test_a_parent_that_is_stopped_before_it_starts_another_worker_goes_on(
+    redis_url: str, service: SlowPayments
+) -> None:
+    with forked(*in_front_of(service, redis_url), "--workers", "2") as gateway:
+        os.kill(workers_of(gateway)[0], signal.SIGKILL)
+        gateway.wait_for("starting another")
+        gateway.process.send_signal(signal.SIGSTOP)
+        time.sleep(1.5)  # longer than the pause before it starts one
+        gateway.process.send_signal(signal.SIGCONT)
+        gateway.url(3)
         assert gateway.stop() == 0
 
 

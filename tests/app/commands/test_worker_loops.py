@@ -30,7 +30,11 @@ async def test_what_is_executed_is_refreshed_again_after_a_fault(
             raise ArithmeticError
         await keep(group, entries)
 
-    async def process(_entry: bytes, _fields: Mapping[bytes, bytes], _tries: int) -> Disposition:
+    async def process(
+        entry: bytes,  # the protocol names them
+        fields: Mapping[bytes, bytes],
+        tries: int,
+    ) -> Disposition:
         await executed.wait()
         return DONE
 
