@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from oncegate import CommandProcessor, IdempotencySettings
+from oncegate.cache.redis.store import RedisCache
 from oncegate.middleware.rules.key import record_key
 from testing.records import read
 from testing.servers import RedisServer
@@ -29,6 +30,9 @@ time.time = lambda: right() + int(shift)
 time.time_ns = lambda: right_ns() + int(shift) * 10**9
 
 from oncegate import CommandProcessor, IdempotencySettings, InFlightError
+from oncegate.cache.open import open_cache
+
+open_cache.__kwdefaults__["timeout"] = 60  # a machine that stands still is no outage
 
 async def main():
     async def execute(command):
@@ -60,7 +64,8 @@ async def test_a_host_s_date_decides_nothing(redis_server: RedisServer, shift: i
         return "here"
 
     settings = IdempotencySettings(ttl=TTL)
-    pay = CommandProcessor(execute, name="pay", cache=redis_server.url, namespace=namespace, settings=settings)
+    cache = RedisCache.from_url(redis_server.url, timeout=60)
+    pay = CommandProcessor(execute, name="pay", cache=cache, namespace=namespace, settings=settings)
     go_on.set()
     assert await pay.process(1, idempotency_key="done") == "here"
     begun.clear()
@@ -77,4 +82,4 @@ async def test_a_host_s_date_decides_nothing(redis_server: RedisServer, shift: i
     for key in ("done", "running", "new"):
         held = await read(pay.cache, record_key(namespace, key, None))
         assert TTL * 1000 - SLACK_MS < held.remaining_ms <= TTL * 1000
-    await pay.cache.close()
+    await cache.close()
