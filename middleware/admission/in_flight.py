@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from oncegate.cache.backoff import Backoff
-from oncegate.cache.errors import RecordUnreadable
+from oncegate.cache.errors import CacheError, RecordUnreadable
 from oncegate.cache.record import body_bytes
 from oncegate.cache.store import Cache
 from oncegate.middleware.admission.attempt import Attempt, Runtime, notify
@@ -172,7 +172,10 @@ class InFlight(Runtime):
         except RecordUnreadable as error:
             log.error("record %s: the outcome can't be recorded: %s", attempt.named, error)
             attempt.refused = True
-        except Exception:  # noqa: BLE001  # a cache of one's own may raise anything: it is tried again
+        except CacheError:
+            return False
+        except Exception as error:  # noqa: BLE001  # a cache of one's own may raise anything: it is tried again
+            log.warning("record %s: the outcome is not recorded yet: %s", attempt.named, error)
             return False
         return True
 

@@ -65,7 +65,7 @@ async def test_an_outcome_whose_call_is_cancelled_is_recorded_all_the_same() -> 
     assert app.calls == 1
 
 
-async def test_an_outcome_is_recorded_whatever_a_cache_raises_before() -> None:
+async def test_an_outcome_is_recorded_whatever_a_cache_raises_before(caplog: pytest.LogCaptureFixture) -> None:
     class Failing(Counting):
         async def complete(self, key: str, outcome: Record, **call: Any) -> bool:
             if self.outcomes < 3:
@@ -77,6 +77,7 @@ async def test_an_outcome_is_recorded_whatever_a_cache_raises_before() -> None:
     assert (await there.send()).status == 201
     await there.becomes(State.SUCCEEDED)
     assert cache.outcomes == 4
+    assert caplog.text.count("the outcome is not recorded yet: no space left on device") == 3
 
 
 async def test_a_lease_is_renewed_again_whatever_a_cache_has_raised() -> None:
