@@ -174,8 +174,8 @@ class InFlight(Runtime):
             attempt.refused = True
         except CacheError:
             return False
-        except Exception as error:  # noqa: BLE001  # a cache of one's own may raise anything: it is tried again
-            log.warning("record %s: the outcome is not recorded yet: %s", attempt.named, error)
+        except Exception as fault:  # noqa: BLE001  # a cache of one's own may raise anything: it is tried again
+            log.warning("record %s: the outcome is not recorded yet: %s", attempt.named, fault)
             return False
         return True
 
