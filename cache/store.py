@@ -7,7 +7,7 @@ time-out: it ends with an answer or with `CacheUnavailable`.
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Final, Protocol, TypeVar, cast
 
 from oncegate.cache.errors import CacheError
 from oncegate.cache.record import Claim, ClaimRequest, Record
@@ -131,6 +131,16 @@ class Cache(Protocol):
     async def close(self) -> None:
         """Close connections. Idempotent; never raises."""
         ...
+
+
+DEFAULT_TIMEOUT: Final = 0.5
+"""Seconds that a call takes at most where a cache doesn't say."""
+
+
+def timeout_of(cache: Cache) -> float:
+    """The time-out of the cache's calls in seconds: its ``timeout``, where it has one."""
+    timeout = getattr(cache, "timeout", DEFAULT_TIMEOUT)
+    return float(timeout) if isinstance(timeout, float | int) else DEFAULT_TIMEOUT
 
 
 _BY_CALLBACK: set[type] = set()

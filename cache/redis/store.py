@@ -98,6 +98,11 @@ class RedisCache:
         topology = create_topology(url, timeout, bounds or Bounds(patience=2 * timeout))
         return cls(topology, timeout=timeout, encryption=given_encryption(encryption_keys))
 
+    @property
+    def timeout(self) -> float:
+        """Seconds that a call takes at most."""
+        return self._timeout
+
     async def claim(self, key: str, request: ClaimRequest, *, adopt: Adopt | None = None) -> Claim:
         """See `Cache.claim`. A fresh token for each call: one that was given up on is withdrawn by its token."""
         routes = self._here() or await self._open()

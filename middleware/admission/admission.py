@@ -8,23 +8,23 @@ open), or a `Verdict` on the record of another attempt.
 import asyncio
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from time import monotonic, time
-from typing import Final
+from typing import Any, Final
 
 from oncegate.cache.backoff import Backoff
 from oncegate.cache.errors import CacheFull, CacheUnavailable
 from oncegate.cache.record import TOKEN_BYTES, Claim, ClaimRequest, Record, State, Trace, takes_over
-from oncegate.cache.store import Cache, set_reply, start
+from oncegate.cache.store import Cache, set_reply, start, timeout_of
 from oncegate.cache.transitions import submit_again
 from oncegate.middleware.admission.attempt import Attempt
 from oncegate.middleware.admission.callers import CallerLimits
 from oncegate.middleware.admission.gate import GateDecision, decide
 from oncegate.middleware.admission.in_flight import InFlight
 from oncegate.middleware.admission.observe import Watch
-from oncegate.middleware.rules.errors import MOST_TURNS, Overloaded, TooManyKeys, overtaken
+from oncegate.middleware.rules.errors import MOST_TURNS, overtaken
 from oncegate.middleware.rules.policy import Policy
 
 _POLLS: Final = Backoff(0.025, 1.25, least=0.6, factor=1.5)
@@ -202,7 +202,7 @@ class Admissions:
 
     def enter(self, request: AdmissionRequest) -> bool:
         """Take a slot for ``request``, if one is left; in either case `claim` comes next, at once."""
-        request.has_slot = has_slot = self.in_flight.enter(request.first_key)
+        request.has_slot = has_slot = self.in_flight.slots.enter(request.first_key)
         return has_slot
 
     def claim(
@@ -211,13 +211,30 @@ class Admissions:
         """Claim the record, after `enter`. ``then`` is called once, perhaps before this returns, with what `admitted` makes sense
         of: to be ignored after a `give_up`. Without a slot, the record is only read: some answers need no attempt.
         """
-        in_flight, policy = self.in_flight, request.policy
+        in_flight = self.in_flight
         if not request.has_slot:
-            request.task = start(loop, self._read(request), then)
+            request.task = start(loop, self._after_owed(request, self._read), then)
             return
+        in_flight.slots.claim_sent(request.first_key)
+        self._prepare(request)
+        if request.other is not None:
+            request.task = start(loop, self._after_owed(request, self._claim_at_either), then)
+            return
+        if in_flight.owed.by_key and in_flight.owes(request.key):
+            request.task = start(loop, self._after_owed(request, self._claim), then)
+            return
+        adopt = request.attempt.adopt if request.attempt is not None else None
+        answered = partial(self._or_again, request, loop, then) if request.submission else then
+        request.task = in_flight.callbacks.start_claim(
+            request.key, request.claim, loop=loop, adopt=adopt, then=answered
+        )
+
+    def _prepare(self, request: AdmissionRequest) -> None:
+        """Make the claim of a request that has a slot."""
+        policy = request.policy
         request.sent = monotonic()
         route = policy.route if request.method else ""
-        request.claim = claim = ClaimRequest(
+        request.claim = ClaimRequest(
             os.urandom(TOKEN_BYTES),
             request.fingerprint,
             policy.lease_ms,
@@ -226,15 +243,8 @@ class Admissions:
             Trace(gateway_id(policy.process), int(time() * 1000), None, "", request.method, route),
             request.submission,
         )
-        adopt = None
         if policy.fails_open:  # a claim that is won late must find it
-            request.attempt = attempt = self._attempt(request)
-            adopt = attempt.adopt
-        if request.other is not None:
-            request.task = start(loop, self._claim_at_either(request), then)
-            return
-        answered = partial(self._or_again, request, loop, then) if request.submission else then
-        request.task = in_flight.callbacks.start_claim(request.key, claim, loop=loop, adopt=adopt, then=answered)
+            request.attempt = self._attempt(request)
 
     def _or_again(
         self,
@@ -254,33 +264,36 @@ class Admissions:
 
     def admitted(self, request: AdmissionRequest, answer: object) -> Attempt | Verdict:
         """What the answer to `claim` means for the request. Raises what `admit` raises."""
-        in_flight = self.in_flight
         if request.has_slot:
-            if in_flight.is_watched:
-                in_flight.answered("claim", answer, request.sent)
-            if isinstance(answer, Claim):
-                if answer.won:
-                    attempt = request.attempt or self._attempt(request)
-                    attempt.number = answer.record.attempt
-                    if attempt.number > 1 and in_flight.callers is not None:
-                        in_flight.callers.not_new(request.first_key)
-                    return attempt
-            # A full cache is up, and can refuse.
-            elif (
-                request.attempt is not None
-                and isinstance(answer, CacheUnavailable)
-                and not isinstance(answer, CacheFull)
-            ):
-                return request.attempt
-            in_flight.leave(request.first_key)
-            if in_flight.callers is not None:
-                in_flight.callers.not_new(request.first_key)
-            request.attempt = None
+            attempt = self._won(request, answer)
+            if attempt is not None:
+                return attempt
         if isinstance(answer, Claim):
             return self._judge(request, answer)
         if isinstance(answer, Exception):
             raise answer
         raise TypeError(f"the cache has answered a {type(answer).__name__}, not a Claim")
+
+    def _won(self, request: AdmissionRequest, answer: object) -> Attempt | None:
+        """The attempt that is to run, which keeps its slot, if there is to be one."""
+        in_flight, key = self.in_flight, request.first_key
+        if in_flight.is_watched:
+            in_flight.answered("claim", answer, request.sent)
+        if isinstance(answer, Claim):
+            if answer.won:
+                attempt = request.attempt or self._attempt(request)
+                attempt.number = answer.record.attempt
+                in_flight.slots.claim_won(key, is_new=attempt.number == 1)
+                if in_flight.owed.by_key:
+                    in_flight.owed.wake()
+                return attempt
+        # A full cache is up, and can refuse.
+        elif request.attempt is not None and isinstance(answer, CacheUnavailable) and not isinstance(answer, CacheFull):
+            in_flight.slots.claim_won(key, is_new=True)
+            return request.attempt
+        request.attempt = None
+        in_flight.slots.claim_lost(key)
+        return None
 
     def give_up(self, request: AdmissionRequest, end: BaseException) -> None:
         """Instead of `admitted`: ``end`` ended the caller, so a claim that is won is given back."""
@@ -289,7 +302,7 @@ class Admissions:
             request.task.cancel()
         if request.has_slot:
             request.has_slot = False
-            self.in_flight.leave(request.first_key)
+            self.in_flight.slots.claim_lost(request.first_key, is_new=True)
             if is_cancelled:
                 self.in_flight.withdraw(request.attempt or self._attempt(request))
 
@@ -297,6 +310,21 @@ class Admissions:
         attempt = Attempt(self.in_flight, request.key, request.claim, request.policy, request.sent)
         attempt.first_key = request.first_key
         return attempt
+
+    async def _after_owed(
+        self, request: AdmissionRequest, call: Callable[[AdmissionRequest], Coroutine[Any, Any, Claim]]
+    ) -> Claim:
+        """``call``, once what this process owes of the record has gone out: by the cache alone it might be executed again."""
+        owed = self.in_flight.owed
+        if owed.by_key:
+            keys = (request.key,) if request.other is None else (request.key, request.other.key)
+            outcome = await owed.go_out(*keys)
+            if outcome is not None:
+                if not request.policy.fails_open:
+                    raise CacheUnavailable("the outcome of this key's last attempt is not recorded yet")
+                # Without a record it would be executed again, though its outcome is known here.
+                return Claim(won=False, record=outcome, remaining_ms=request.policy.ttl_ms[outcome.state])
+        return await call(request)
 
     async def _claim(self, request: AdmissionRequest) -> Claim:
         claim = request.claim
@@ -340,17 +368,18 @@ class Admissions:
         return None if request.other is None else await self.in_flight.cache.get(request.other.key)
 
     async def _read(self, request: AdmissionRequest) -> Claim:
-        """The record, which is in the way. Raises `Overloaded` or `TooManyKeys` where it isn't."""
-        found = await self.in_flight.timed("get", self.in_flight.cache.get(request.key))
+        """The record, if it is in the way; else the claim, once a slot is free. Raises `Overloaded` or `TooManyKeys`."""
+        in_flight = self.in_flight
+        found = await in_flight.timed("get", in_flight.cache.get(request.key))
         if found is None and request.other is not None:
             request.go_by_other()
-            found = await self.in_flight.timed("get", self.in_flight.cache.get(request.key))
-        if found is None or _may_take_over(request, found):
-            callers = self.in_flight.callers
-            if callers is not None and (seconds := callers.wait(request.first_key)) > 0:
-                raise TooManyKeys("The caller has sent too much at once: try again later.", seconds)
-            raise Overloaded("Too many requests are being executed: try again later.")
-        return found
+            found = await in_flight.timed("get", in_flight.cache.get(request.key))
+        if found is not None and not _may_take_over(request, found):
+            return found
+        await in_flight.slots.wait(request.first_key, timeout_of(in_flight.cache), is_new=found is None)
+        request.has_slot = True
+        self._prepare(request)
+        return await (self._claim(request) if request.other is None else self._claim_at_either(request))
 
     async def _outcome_of(self, awaited: Record, key: str, until: float) -> Claim | None:
         """The record once the awaited attempt is no longer in flight; ``None`` when it is gone, or when time is up."""

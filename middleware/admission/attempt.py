@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from oncegate.cache.errors import CacheError
 from oncegate.cache.record import Claim, ClaimRequest, Record, State, StoredResponse
-from oncegate.cache.store import Cache, Then, callbacks, set_reply, start
+from oncegate.cache.store import Cache, Then, callbacks, set_reply, start, timeout_of
 from oncegate.middleware.admission.deadlines import Deadlines, LoopDeadlines
 from oncegate.middleware.admission.observe import NOBODY, WATCH_FAILED, Watch
 from oncegate.middleware.outcome.errors import NotProcessed
@@ -335,7 +335,7 @@ class Attempt:
         if self.number:
             self._write(self.loop or asyncio.get_running_loop(), self._written)
         else:
-            self._show()
+            self.show()
 
     def _write(self, loop: asyncio.AbstractEventLoop, then: Then[bool]) -> None:
         outcome = self.outcome
@@ -351,16 +351,23 @@ class Attempt:
         if isinstance(answer, Exception):  # a cache of one's own may raise anything: it is tried again
             log.warning("record %s: the outcome is not recorded yet: %s", self.named, answer)
             self._runtime.keep_trying(self)
+            # A connection that broke has answered at once: its next try may record it before anybody has seen it.
+            left = self._sent + timeout_of(self._runtime.cache) - monotonic()
+            if left > 0:
+                asyncio.get_running_loop().call_later(left, self.show)
+                return
         elif not answer and self.outcome is not None:
             self._refuse()
-        self._show()
+        self.show()
 
     async def _once_ended(self, then: Callable[[], None]) -> None:
         await self.ended()
         then()
 
-    def _show(self) -> None:
-        """The outcome may be seen from now on."""
+    def show(self) -> None:
+        """The outcome may be seen from now on. Later calls do nothing."""
+        if self.visible:
+            return
         self.visible = True
         if self.is_over:
             self._runtime.end(self)

@@ -42,17 +42,47 @@ class CallerLimits:
         self._per_second = self._new_keys / _SECONDS[rate[2]] if rate else 0.0
         self._now = now
         self._running: dict[str, int] = {}
+        self._claims: dict[str, int] = {}
         self._buckets: dict[str, _Bucket] = {}
 
-    def wait(self, key: str) -> float:
-        """How many seconds until the caller of the look-up key ``key`` may begin another attempt; 0.0: it may now."""
+    def name(self, key: str) -> str:
+        """The caller of the look-up key ``key``, as its scope makes it."""
+        return caller_of_id(record_id(key))
+
+    def wait(self, key: str, *, is_new: bool = True) -> float:
+        """How many seconds until the caller of the look-up key ``key`` may begin another attempt; 0.0: it may now.
+
+        ``is_new``: the key may be a new one; a retry of one that is used doesn't need any of the new keys.
+        """
         caller = caller_of_id(record_id(key))
         if self._most and self._running.get(caller, 0) >= self._most:
             return _A_SLOT
-        if not self._new_keys:
+        if not self._new_keys or not is_new:
             return 0.0
         left = self._left(caller)
         return 0.0 if left >= 1.0 else (1.0 - left) / self._per_second
+
+    def is_certain(self, key: str, *, is_new: bool) -> bool:
+        """Whether the caller is at a limit whatever its claims under way are answered."""
+        caller = caller_of_id(record_id(key))
+        claims = self._claims.get(caller, 0)
+        if self._most and self._running.get(caller, 0) - claims >= self._most:
+            return True
+        return bool(self._new_keys) and is_new and self._left(caller) + claims < 1.0
+
+    def claim_sent(self, key: str) -> None:
+        """An attempt that was taken is a claim under way: perhaps it is a replay."""
+        caller = caller_of_id(record_id(key))
+        self._claims[caller] = self._claims.get(caller, 0) + 1
+
+    def claim_ended(self, key: str) -> None:
+        """The claim is answered."""
+        caller = caller_of_id(record_id(key))
+        left = self._claims.get(caller, 0) - 1
+        if left > 0:
+            self._claims[caller] = left
+        else:
+            self._claims.pop(caller, None)
 
     def take(self, key: str) -> None:
         """The caller begins an attempt, under what may be a new key."""

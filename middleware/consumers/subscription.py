@@ -270,7 +270,7 @@ class Subscription:
 
     def _unprotected(self, origin: Origin) -> Begun:
         in_flight = self._admissions.in_flight
-        if not in_flight.enter(""):
+        if not in_flight.slots.enter(""):
             raise Overloaded("Too many deliveries are being executed: try again later.")
         policy = self._policy
         token, print_ = os.urandom(TOKEN_BYTES), bytes(FINGERPRINT_BYTES)
@@ -283,7 +283,7 @@ class Subscription:
     @property
     def slots(self) -> int:
         """How many deliveries are being claimed or executed here."""
-        return self._admissions.in_flight.slots
+        return self._admissions.in_flight.slots.taken
 
     async def drain(self, timeout: float = 30.0) -> int:
         """Wait for deliveries that are being executed, and for outcomes not yet recorded; how many attempts were left."""

@@ -108,7 +108,7 @@ async def exchange(settings: dict[str, Any], stored: Any, damage: Any, sent: Any
         await there(scope, receive, send)
     except Exception as error:
         raised = f"{type(error).__name__}: {error}"
-    slots = there.admissions.in_flight.slots, await there.drain(1)
+    slots = there.admissions.in_flight.slots.taken, await there.drain(1)
     after = cache._entries.get(key, 1_000_000)
     kept = None if after is None else (after.data[:2], after.data[34:38], after.expires_ms)
     return got, raised, added_lines, observed, slots, kept

@@ -60,7 +60,7 @@ async def test_without_a_slot_a_retry_that_would_take_over_is_to_come_later_and_
 ) -> None:
     await lapsed(store, submission=True)
     admissions = Admissions(store.cache, max_in_flight=1)
-    admissions.in_flight.slots = 1
+    admissions.in_flight.slots.taken = 1
     with pytest.raises(Overloaded):
         await admissions.admit(AdmissionRequest(store.key, PRINT, POLICY, submission=True))
     verdict = await admissions.admit(AdmissionRequest(store.key, PRINT, POLICY))
@@ -72,4 +72,4 @@ async def test_the_slot_of_a_submission_that_is_refused_is_free_again(store: Sto
     await lapsed(store, submission=True)
     admissions = Admissions(store.cache, max_in_flight=1)
     await admissions.admit(AdmissionRequest(store.key, b"q" * 16, POLICY, submission=True))
-    assert admissions.in_flight.slots == 0
+    assert admissions.in_flight.slots.taken == 0

@@ -215,7 +215,7 @@ class Door:
 
     @property
     def slots(self) -> int:
-        return self.middleware.admissions.in_flight.slots
+        return self.middleware.admissions.in_flight.slots.taken
 
     @property
     def buffered(self) -> int:

@@ -110,9 +110,9 @@ async def test_readers_that_take_nothing_hold_no_slot() -> None:
             readers[-1].read_nothing()
             readers[-1].writer.write(keyed(path="/large"))
             in_flight = gateway._forward.admissions.in_flight  # type: ignore[attr-defined]  # the middleware's
-            await until(lambda: len(in_flight._attempts) == len(readers) and not in_flight.slots, "a free slot")  # noqa: B023 - at once
+            await until(lambda: len(in_flight._attempts) == len(readers) and not in_flight.slots.taken, "a free slot")  # noqa: B023 - at once
         assert b"HTTP/1.1 201 " in await honest.exchange(keyed())
         for each in readers:
             each.leave()
         await until(lambda: not in_flight._attempts and not in_flight._freed, "the attempts' end")
-        assert in_flight.slots == 0
+        assert in_flight.slots.taken == 0

@@ -46,10 +46,10 @@ async def test_a_thousand_aborted_slow_requests_of_one_caller_leave_the_others_a
             await asyncio.gather(*[abuse(number) for number in range(start, start + 50)])
             assert b"HTTP/1.1 201 " in await honest.exchange(keyed(authorization="Bearer alice"))
         assert refused == STORM - MOST
-        slots = gateway._forward.admissions.in_flight  # type: ignore[attr-defined]  # the middleware's
-        assert slots.slots == MOST
+        slots = gateway._forward.admissions.in_flight.slots  # type: ignore[attr-defined]  # the middleware's
+        assert slots.taken == MOST
         go.set()
-        await until(lambda: not slots.slots, "all have ended")
+        await until(lambda: not slots.taken, "all have ended")
         assert await replayed(honest, "slow-0")
         assert b"HTTP/1.1 201 " in await honest.exchange(keyed(authorization="Bearer mallory"))
 

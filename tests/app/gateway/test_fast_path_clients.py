@@ -71,10 +71,10 @@ async def test_what_a_client_began_is_finished_and_recorded_without_it(cache: st
             await upstream.received(2)
             leaving.leave()
             await asyncio.sleep(0.05)
-        assert in_flight.slots == 1
+        assert in_flight.slots.taken == 1
         with tasks_made() as made:
             go_on.set()
-            await until(lambda: in_flight.slots == 0, "the attempt's end")
+            await until(lambda: in_flight.slots.taken == 0, "the attempt's end")
         assert made == []
         assert b"idempotent-replayed: true" in await talk.exchange(keyed("k", path="/slow"))
         assert upstream.arrivals == 2

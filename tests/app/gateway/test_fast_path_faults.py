@@ -70,7 +70,7 @@ async def test_an_owner_that_was_held_up_does_not_run_beside_its_successor(redis
         in_flight = in_flight_of(gateway)
         redis.pause()
         talk.writer.write(keyed())
-        await until(lambda: in_flight.slots, "the claim is on its way")
+        await until(lambda: in_flight.slots.taken, "the claim is on its way")
         await asyncio.sleep(0.05)  # it is written by then
         redis.resume()
         successor = threading.Thread(target=asyncio.run, args=(succeed(redis.url, namespace, known),))
@@ -107,7 +107,7 @@ async def test_an_error_of_our_own_leaves_nobody_waiting_and_holds_nothing(
         assert "LookupError" in caplog.text
         in_flight, pool = in_flight_of(gateway), fast_path_of(gateway)._forwarder.upstream
         await until(
-            lambda: in_flight.slots == len(in_flight._attempts) == len(pool._open) - pool.idle == 0, "all is free"
+            lambda: in_flight.slots.taken == len(in_flight._attempts) == len(pool._open) - pool.idle == 0, "all is free"
         )
         watches = fast_path_of(gateway)._forwarder._watches
         assert watches is None or not watches._set
@@ -132,7 +132,7 @@ async def test_what_fails_while_it_is_sent_is_unknown_and_never_sent_again(
         assert (await talk.exchange(keyed("k"))).startswith(b"HTTP/1.1 500 ")
         monkeypatch.undo()
         in_flight = in_flight_of(gateway)
-        await until(lambda: in_flight.slots == len(in_flight._attempts) == 0, "all is free")
+        await until(lambda: in_flight.slots.taken == len(in_flight._attempts) == 0, "all is free")
         async with talking(port) as other:
             assert b'"outcome-unknown"' in await other.exchange(keyed("k"))
         assert upstream.arrivals == 2
@@ -146,7 +146,7 @@ async def test_errors_of_who_watches_change_nothing(data: bytes, redis_url: str)
         middleware.observe = failing
         for _ in range(3):
             assert (await talk.exchange(data)).startswith(b"HTTP/1.1 201 ")
-        assert middleware.admissions.in_flight.slots == 0
+        assert middleware.admissions.in_flight.slots.taken == 0
 
 
 async def test_a_memory_that_is_full_takes_no_new_key_and_still_replays() -> None:
@@ -247,4 +247,4 @@ async def test_a_redis_that_does_not_keep_up_takes_no_more_claims(redis: RedisSe
         assert [b" 201 " in await one for one in waiting] == [True] * 2
         assert b"idempotent-replayed: true" in await talk.exchange(keyed("k"))
         in_flight = in_flight_of(gateway)
-        await until(lambda: in_flight.slots == 0, "no slot is taken")
+        await until(lambda: in_flight.slots.taken == 0, "no slot is taken")

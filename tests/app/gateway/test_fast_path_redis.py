@@ -39,7 +39,7 @@ async def ready(
         assert b" 201 " in await talk.exchange(keyed("warm"))
         in_flight = in_flight_of(gateway)
         yield talk, gateway, in_flight, upstream, port
-        await until(lambda: in_flight.slots == len(in_flight._attempts) == 0, "no slot is taken")
+        await until(lambda: in_flight.slots.taken == len(in_flight._attempts) == 0, "no slot is taken")
 
 
 def kill_connections(redis: RedisServer) -> None:
@@ -95,7 +95,7 @@ async def test_an_outcome_that_cannot_be_recorded_at_once_is_recorded_later(redi
         elif fault == "stalled":
             assert time.monotonic() - began > GIVEN_UP - 0.02  # the record comes first, while there is hope
             redis.resume()
-        await until(lambda: not in_flight._unsaved, "the outcome is recorded")
+        await until(lambda: not in_flight.owed.by_key, "the outcome is recorded")
         replay = await answered(talk, SLOW)
         assert REPLAYED in replay
         assert replay.endswith(b"\r\n\r\n{}")
@@ -160,7 +160,7 @@ async def test_a_claim_that_is_won_late_is_adopted_where_the_policy_is_to_run_an
             slow.go_on.set()
             first = await talk.answer()
         assert first.startswith(b"HTTP/1.1 201 ")
-        await until(lambda: not in_flight._unsaved, "the outcome is recorded")
+        await until(lambda: not in_flight.owed.by_key, "the outcome is recorded")
         assert REPLAYED in await answered(talk, SLOW)
         assert upstream.arrivals == 2
 

@@ -62,7 +62,7 @@ async def test_a_claim_of_the_fast_path_is_waited_for(redis: RedisServer, fault:
             with timed(gateway._cache, 0.4):
                 async with talking(port) as leaving:
                     leaving.writer.write(SLOW)
-                    await until(lambda: in_flight.slots, "a claim is under way")
+                    await until(lambda: in_flight.slots.taken, "a claim is under way")
             talk.leave()
             stopping = asyncio.create_task(stack.aclose())
             await asyncio.wait([stopping], timeout=0.1 if fault == "answers late" else 0.6)

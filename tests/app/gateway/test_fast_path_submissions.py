@@ -44,7 +44,7 @@ async def ready(redis: RedisServer, **settings: Any) -> AsyncIterator[tuple[Talk
         yield talk, gateway, lambda: int(redis.command("XLEN", stream))
         if gateway._fast_path is not None:
             in_flight = in_flight_of(gateway)
-            await until(lambda: in_flight.slots == len(in_flight._attempts) == 0, "no slot is taken")
+            await until(lambda: in_flight.slots.taken == len(in_flight._attempts) == 0, "no slot is taken")
 
 
 def between(gateway: Gateway, event: Callable[[], None]) -> None:

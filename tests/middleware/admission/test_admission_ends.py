@@ -28,12 +28,12 @@ async def test_an_admission_that_ends_early_gives_back_its_slot(server: RedisSer
         admission.close()
     else:
         task = asyncio.create_task(admissions.admit(AdmissionRequest(key, bytes(16), rules)))
-        await until(lambda: admissions.in_flight.slots, "a claim is under way")
+        await until(lambda: admissions.in_flight.slots.taken, "a claim is under way")
         task.cancel()
         await asyncio.wait([task])
-    assert admissions.in_flight.slots == 0
+    assert admissions.in_flight.slots.taken == 0
     server.resume()
     if how == "cancelled":
-        await until(lambda: not admissions.in_flight._unsaved, "the claim is given back")
+        await until(lambda: not admissions.in_flight.owed.by_key, "the claim is given back")
         assert await cache.get(key) is None
     await cache.close()

@@ -104,7 +104,7 @@ async def test_a_request_that_is_cancelled_while_its_claim_is_asked_for_begins_n
     await call.gone()
     assert there.slots == 0
     cache.answer()
-    await until(lambda: not there.middleware.admissions.in_flight._unsaved)
+    await until(lambda: not there.middleware.admissions.in_flight.owed.by_key)
     assert (app.calls, await there.state()) == (0, State.ABSENT)
     await ended(there)
 
@@ -121,7 +121,7 @@ async def test_a_submission_that_is_cancelled_is_not_claimed_once_more_behind_it
     await asyncio.wait([task])
     cache.answer()
     await until(lambda: not admissions.in_flight._background)
-    assert (admissions.in_flight.slots, await cache.get("n:k:s")) == (0, None)
+    assert (admissions.in_flight.slots.taken, await cache.get("n:k:s")) == (0, None)
 
 
 async def test_an_answer_that_meets_a_cancellation_begins_nothing() -> None:
@@ -132,7 +132,7 @@ async def test_an_answer_that_meets_a_cancellation_begins_nothing() -> None:
     call.task.cancel()
     cache.answer()
     await asyncio.wait([call.task])
-    await until(lambda: not there.middleware.admissions.in_flight._unsaved)
+    await until(lambda: not there.middleware.admissions.in_flight.owed.by_key)
     assert (app.calls, await there.state()) == (0, State.ABSENT)
     await ended(there)
 

@@ -79,7 +79,7 @@ async def test_a_slot_comes_back_whatever_the_outcome(door: MakeDoor, outcome: i
                 await call.answered()
         else:
             assert (await call.answered()).status == outcome
-    callers = there.middleware.admissions.in_flight.callers
+    callers = there.middleware.admissions.in_flight.slots.callers
     assert callers
     assert callers.wait(there.look_up_key("x", b"Bearer alice")) == 0
 
@@ -107,7 +107,7 @@ async def test_a_new_attempt_under_a_used_key_is_no_new_key(door: MakeDoor) -> N
 
 async def test_without_limits_a_caller_has_none(door: MakeDoor) -> None:
     there = door(Answering(201))
-    assert there.middleware.admissions.in_flight.callers is None
+    assert there.middleware.admissions.in_flight.slots.callers is None
     assert await there.state("k-2") is State.ABSENT
 
 
@@ -150,7 +150,7 @@ async def test_a_caller_is_one_caller_while_a_secret_is_replaced(door: MakeDoor)
     assert (await there.send(headers=ALICE)).status == 201, "a new attempt at the old address"
     for _ in range(3):
         assert (await there.send(headers=ALICE)).replayed
-    callers = there.middleware.admissions.in_flight.callers
+    callers = there.middleware.admissions.in_flight.slots.callers
     assert callers
     assert not callers._running
     assert [(await there.send(key=f"a-{number}", headers=ALICE)).status for number in range(3)] == [201, 201, 429]

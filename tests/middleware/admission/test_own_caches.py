@@ -140,7 +140,7 @@ async def test_a_claim_that_is_not_made_yet_is_not_made_for_a_request_that_was_c
     call = there.begin()
     await cache.reached.wait()
     await call.gone()
-    await until(lambda: not there.middleware.admissions.in_flight._unsaved)
+    await until(lambda: not there.middleware.admissions.in_flight.owed.by_key)
     cache.goes_on.set()
     await until(lambda: len(asyncio.all_tasks()) == 1)
     assert (app.calls, there.slots, await there.state()) == (0, 0, State.ABSENT)

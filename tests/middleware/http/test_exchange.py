@@ -65,7 +65,7 @@ class Requests:
 
     @property
     def slots(self) -> int:
-        return self.door.admissions.in_flight.slots
+        return self.door.admissions.in_flight.slots.taken
 
 
 async def _unused(*_: Any) -> None:
