@@ -11,19 +11,20 @@ offset size field
 18     16   fingerprint
 34     4    attempt number
 38     8    in flight: retention, ms. Otherwise: 4 bytes, length of the JSON head (0: no response), then head, body
-46     1    in flight: state found, ``A`` absent, ``F`` failed, ``U`` unknown
+46     1    in flight: state found, ``A`` absent, ``F`` failed, ``U`` unknown, ``L`` unknown since its lease was over
 47     8    in flight: what the state found had left to live, ms
+55     33   in flight, found ``L`` only: owner token, retention, state found (``A``, ``F``, ``U``) and its time of that attempt
 ====== ==== ==============================================================================================
 
-A record in flight is at least 55 bytes; of what comes after them scripts read only the mark, and neither do scripts or
-readers mind members of the JSON head that they don't know, so that versions can add to both. The head: ``h``
+A record in flight is at least 55 bytes, 88 with ``L``; of what comes after them scripts read only the mark, and neither do
+scripts or readers mind members of the JSON head that they don't know, so that versions can add to both. The head: ``h``
 header lines (Latin-1), ``s`` status, ``t`` completion in Unix ms, ``o`` body omitted. Encrypted, ``h`` and ``s`` are in ``e``
 (base64, see oncegate.cache.encryption), and the body is ciphertext; versions before can't read that, and say so.
 
 What was added is the trace, for people, and every part of it may be missing: ``g`` gateway, ``m`` method, ``r`` the route's
 pattern (none: the default one), ``b`` begin in Unix ms, ``d`` duration in ms, ``n`` a note. It is part of the head where there
 is a response (``b`` follows from ``t`` and ``d`` there); else it is a JSON object of its own, after byte 55 in flight, after a
-head of length 0 otherwise.
+head of length 0 otherwise. "After byte 55" is after byte 88 where those bytes are there.
 
 The mark ``a`` (always 1) says that the record is a submission's. It is the first member of whichever object there is.
 
@@ -56,6 +57,7 @@ from oncegate.cache.record import (
     NO_TRACE,
     TOKEN_BYTES,
     ClaimRequest,
+    Former,
     Record,
     State,
     StoredResponse,
@@ -80,6 +82,8 @@ _IN_FLIGHT: Final = State.IN_FLIGHT
 _STATES: Final = {code[0]: state for state, code in STATE_CODES.items()}
 _STORED: Final = {code: state for state, code in STATE_CODES.items() if state is not State.ABSENT}
 _FLIGHT: Final = struct.Struct(">Bc16s16sIQcQ")
+_FORMER: Final = struct.Struct(">16sQcQ")
+_LAPSED: Final = b"L"
 _OUTCOME: Final = struct.Struct(">Bc16s16sII")
 _OUTCOME_BYTES: Final = 42
 _CHECK: Final = struct.Struct(">I")
@@ -120,8 +124,12 @@ def encode_claim(request: ClaimRequest) -> bytes:
 
 def encode_restored(record: Record) -> bytes:
     """The bytes of what a release gives back. They are not sealed: a script can't, and nothing of them is replayed."""
-    code = STATE_CODES[record.state]
-    fixed = _OUTCOME.pack(VERSION, code, record.token, record.fingerprint, record.attempt, 0)
+    code, token, fingerprint, attempt = STATE_CODES[record.state], record.token, record.fingerprint, record.attempt
+    if record.state is _IN_FLIGHT:
+        left = (record.retention_ms, STATE_CODES[record.found], record.found_ms)
+        fixed = _FLIGHT.pack(VERSION, code, token, fingerprint, attempt, *left)
+    else:
+        fixed = _OUTCOME.pack(VERSION, code, token, fingerprint, attempt, 0)
     return fixed + (b'{"a":1}' if record.submission else b"")
 
 
@@ -134,8 +142,11 @@ def encode(record: Record, encryption: Encryption | None = None, key: bytes = b"
         raise ValueError("only a record as stored has bytes")
     code, token, fingerprint, attempt = STATE_CODES[state], record.token, record.fingerprint, record.attempt
     if state is _IN_FLIGHT:
-        found = STATE_CODES[record.found]
+        former = record.former
+        found = STATE_CODES[record.found] if former is None else _LAPSED
         fixed = _FLIGHT.pack(VERSION, code, token, fingerprint, attempt, record.retention_ms, found, record.found_ms)
+        if former is not None:
+            fixed += _FORMER.pack(former.token, former.retention_ms, STATE_CODES[former.found], former.found_ms)
         return _seal_flight(fixed, trace, record.submission)
     if response is None:
         fixed = _OUTCOME.pack(VERSION, code, token, fingerprint, attempt, 0)
@@ -327,10 +338,15 @@ def _read_alone(data: bytes, start: int, code: bytes, traced: bool) -> Trace:
 
 def _decode_flight(data: bytes, remaining_ms: int, traced: bool) -> Record:
     _, _, token, fingerprint, attempt, retention_ms, code, found_ms = _FLIGHT.unpack_from(data)
-    found = _STATES[code[0]]
+    start, former = _FLIGHT.size, None
+    if code == _LAPSED:
+        found, former = State.UNKNOWN, _read_former(data)
+        start += _FORMER.size
+    else:
+        found = _STATES[code[0]]
     if found not in FOUND:
         raise ValueError("an attempt can't have found this state")
-    apart = data[_FLIGHT.size :]
+    apart = data[start:]
     sealed = len(apart) - _FLIGHT_SEAL_BYTES
     if (
         sealed > 0
@@ -342,7 +358,16 @@ def _decode_flight(data: bytes, remaining_ms: int, traced: bool) -> Record:
     state = State.UNKNOWN if lapsed else _IN_FLIGHT
     trace = read_trace(apart) if traced else NO_TRACE
     submission = apart.startswith(_MARKED)
-    return Record(state, token, fingerprint, attempt, None, lapsed, found, found_ms, retention_ms, trace, submission)
+    left = (found, found_ms, retention_ms)
+    return Record(state, token, fingerprint, attempt, None, lapsed, *left, trace, submission, former)
+
+
+def _read_former(data: bytes) -> Former:
+    token, retention_ms, code, found_ms = _FORMER.unpack_from(data, _FLIGHT.size)
+    found = _STATES[code[0]]
+    if found not in FOUND:
+        raise ValueError("an attempt can't have found this state")
+    return Former(token, retention_ms, found, found_ms)
 
 
 def _open_apart(trace: Trace, submission: bool) -> bytes:

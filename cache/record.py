@@ -104,6 +104,18 @@ _ABSENT: Final = State.ABSENT
 _UNKNOWN: Final = State.UNKNOWN
 
 
+class Former(NamedTuple):
+    """The attempt that was taken over when its lease was over: its owner may live, and gets the record back by a release.
+
+    ``found`` and ``found_ms`` are what it had found itself; one that was taken over before it is not remembered.
+    """
+
+    token: bytes
+    retention_ms: int
+    found: State
+    found_ms: int
+
+
 @dataclass(slots=True, init=False)
 class Record:
     """A record as it reads at one instant.
@@ -114,7 +126,7 @@ class Record:
     ``retention_ms``: how long it outlives its lease. ``trace`` is for people, and not part of what makes records equal.
 
     ``submission`` marks the record of a command that is handed over to be processed later: its success says that the command
-    was accepted, never that it was processed.
+    was accepted, never that it was processed. ``former`` is there in flight, where the attempt has taken over a lapsed one.
     """
 
     state: State
@@ -128,6 +140,7 @@ class Record:
     retention_ms: int = 0
     trace: Trace = field(default=NO_TRACE, compare=False)
     submission: bool = False
+    former: Former | None = None
 
     def __init__(
         self,
@@ -142,6 +155,7 @@ class Record:
         retention_ms: int = 0,
         trace: Trace = NO_TRACE,
         submission: bool = False,
+        former: Former | None = None,
     ) -> None:
         if len(token) != TOKEN_BYTES or len(fingerprint) != FINGERPRINT_BYTES or attempt < 1:
             raise ValueError("a record needs a 16-byte token, a 16-byte fingerprint and an attempt number from 1 up")
@@ -156,6 +170,20 @@ class Record:
         self.retention_ms = retention_ms
         self.trace = trace
         self.submission = submission
+        self.former = former
+
+    def given_back(self) -> "Record":
+        """What a release of this attempt in flight writes, to be kept for ``found_ms``: what the attempt has found.
+
+        A lapsed attempt is its owner's again, who may still know the outcome; anything else is nobody's (`DEAD_TOKEN`).
+        Raises ``ValueError`` where there was no record.
+        """
+        before, former, marked = self.attempt - 1, self.former, self.submission
+        if former is None:
+            return Record(self.found, DEAD_TOKEN, self.fingerprint, before, submission=marked)
+        token, retention_ms, found, found_ms = former
+        left = (found, found_ms, retention_ms)
+        return Record(_IN_FLIGHT, token, self.fingerprint, before, None, False, *left, NO_TRACE, marked)
 
 
 def body_bytes(record: Record | None) -> int:
@@ -209,7 +237,10 @@ class ClaimRequest:
     def next_attempt(self, found: Record, found_ms: int) -> Record:
         """The record in flight that the claim makes of the one that it takes over, which had ``found_ms`` left to live."""
         token, attempt, left = self.token, found.attempt + 1, (found.state, found_ms, self.retention_ms)
-        return Record(_IN_FLIGHT, token, self.fingerprint, attempt, None, False, *left, self.trace, self.submission)
+        former = Former(found.token, found.retention_ms, found.found, found.found_ms) if found.lapsed else None
+        return Record(
+            _IN_FLIGHT, token, self.fingerprint, attempt, None, False, *left, self.trace, self.submission, former
+        )
 
     def outcome(self, state: State, attempt: int, response: StoredResponse | None, took_ms: int, note: str) -> Record:
         """The record in which the attempt of this number ends, after ``took_ms``."""

@@ -88,7 +88,7 @@ class Cache(Protocol):
         ...
 
     async def release(self, key: str, *, token: bytes) -> bool:
-        """Give the record back the state, attempt number and remaining time that the attempt found, under a dead token.
+        """Give the record back the state, attempt number and remaining time that the attempt found: `Record.given_back`.
 
         False: the record does not carry ``token`` in flight; nothing was written. Raises `CacheUnavailable`.
         """

@@ -207,8 +207,7 @@ def release(held: Claim | None, token: bytes) -> Move[bool]:
     record = held.record
     if check(record.state, Event.RELEASE, record.found) is State.ABSENT:
         return Move(True, REMOVED)
-    found = _unowned(record, state=record.found, attempt=record.attempt - 1)
-    return Move(True, max(1, record.found_ms), encode_restored(found))
+    return Move(True, max(1, record.found_ms), encode_restored(record.given_back()))
 
 
 def resolve(held: Claim | None, request: ResolveRequest) -> Move[Resolution]:
@@ -235,7 +234,16 @@ def resolved_record(record: Record, target: State, request: ResolveRequest) -> R
 
 def _unowned(record: Record, **changes: Any) -> Record:
     """``record`` with ``changes``, and nobody's any more."""
-    return replace(record, token=DEAD_TOKEN, lapsed=False, found=State.ABSENT, found_ms=0, retention_ms=0, **changes)
+    return replace(
+        record,
+        token=DEAD_TOKEN,
+        lapsed=False,
+        found=State.ABSENT,
+        found_ms=0,
+        retention_ms=0,
+        former=None,
+        **changes,
+    )
 
 
 def purge(held: Claim | None, seen: Record, *, force: bool) -> Move[Resolution]:

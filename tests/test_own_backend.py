@@ -101,8 +101,8 @@ FAULTS = {
         "test_an_owner_renews_in_flight_or_lapsed",
     ),
     "counts no attempts": (
-        "held.attempt + 1 if held else 1",
-        "1",
+        "request.next_attempt(held, left_ms)",
+        "replace(request.next_attempt(held, left_ms), attempt=1)",
         "test_attempts_are_numbered_across_takeovers_and_releases",
     ),
     "takes its own claim, asked again, for another's": (

@@ -16,9 +16,8 @@ from oncegate.cache.backoff import Backoff
 from oncegate.cache.encryption import Encryption, off_loop
 from oncegate.cache.record import StoredResponse
 from oncegate.cache.redis.streams.encrypted import decrypted, encrypted_death
-from oncegate.cache.redis.streams.entry_id import added_at_ms
 from oncegate.cache.redis.streams.letter import Death
-from oncegate.cache.redis.streams.stream import Command, NotACommand
+from oncegate.cache.redis.streams.stream import Command, NotACommand, sent_ms
 from oncegate.middleware.consumers.begun import FAILED_STATUS, Begun, Recording
 from oncegate.middleware.consumers.delivery import Action, Delivery, DeliveryDecision, broker_time
 from oncegate.middleware.consumers.handling import executing, settle_raised
@@ -116,8 +115,7 @@ class Processing:
                 attempts_before=command.attempts_before,
                 message_id=entry,
                 correlation=command.correlation,
-                # A dead letter that is retried has a new entry; its effect may be as old as the first one.
-                sent_at=broker_time(command.accepted_at_ms) or broker_time(added_at_ms(entry)),
+                sent_at=broker_time(sent_ms(b"%d" % command.accepted_at_ms, entry)),
                 aggregate=command.aggregate,
                 sequence=command.sequence,
             )

@@ -210,7 +210,7 @@ class Scripts:
             self.data = None
 
 
-A, B = b"a" * 16, b"b" * 16
+A, B, C = b"a" * 16, b"b" * 16, b"c" * 16
 PRINT, OTHER = b"p" * 16, b"q" * 16
 RETRY = frozenset({State.FAILED, State.UNKNOWN})
 
@@ -243,9 +243,16 @@ def prolongs(milliseconds: int) -> Step:
     return "prolong", {"ttl_ms": milliseconds}
 
 
-RENEWS, RELEASES = ("renew", {"token": A, "lease_ms": 5}), ("release", {"token": B})
+def releases(token: bytes) -> Step:
+    return "release", {"token": token}
+
+
+RENEWS, RELEASES = ("renew", {"token": A, "lease_ms": 5}), releases(B)
 WALKS: list[list[Step]] = [
     [claims(A), passes(5), claims(B), RELEASES, claims(A)],
+    [claims(A), passes(5), claims(B), RELEASES, RENEWS, completes(A, State.SUCCEEDED)],
+    [claims(A), completes(A, State.FAILED), claims(C), passes(5), claims(B), RELEASES, releases(C), claims(A)],
+    [claims(A), passes(5), claims(C), passes(5), claims(B), RELEASES, releases(C), completes(A, State.SUCCEEDED)],
     [claims(A), passes(4), claims(B), resolves(), resolves(True)],
     [claims(A), completes(A, State.FAILED), claims(B, OTHER), claims(B), RELEASES, passes(9), passes(1)],
     [claims(A, submission=True), passes(6), claims(B, submission=True), RELEASES, claims(A)],
@@ -297,6 +304,8 @@ FAULTY_SCRIPTS = {
     "a lease is renewed without its retention": ("ARGV[2] + struct.unpack('>I8', held, 39)", "ARGV[2]"),
     "anybody releases": ("or held:sub(3, 18) ~= ARGV[1] then\n  return 0\nend\nlocal found", "then return 0 end\nlocal found"),
     "a released submission is a submission no more": ("restored .. '{\"a\":1}'", "restored"),
+    "who took over in between is given a dead owner's place": ("if before == 'L' then", "if false then"),
+    "a lapsed record is given back to nobody": ("held:sub(56, 71)", "string.rep('\\0', 16)"),
     "what was found lives for longer than it had left": ("(struct.unpack('>I8', held, 48))", "struct.unpack('>I8', held, 48)"),
     "nobody needs force": ("and ARGV[3] ~= '1' then", "and false then"),
     "another attempt is purged": (" .. held:sub(35, 38) ~= ARGV[1] then", " == '' then"),
@@ -324,7 +333,14 @@ FAULTY_FUNCTIONS = {
     ),
     "an outcome is written over": ("and (record.state is State.IN_FLIGHT or record.lapsed)", ""),
     "a lost answer is not given again": ("Move(held.record.token == outcome.token)", "Move(False)"),
-    "a release leaves the attempt counted": ("record.attempt - 1", "record.attempt"),
+    "a release leaves the attempt counted": (
+        "encode_restored(record.given_back())",
+        "encode_restored(replace(record.given_back(), attempt=record.attempt))",
+    ),
+    "a release leaves the first owner without its record": (
+        "encode_restored(record.given_back())",
+        "encode_restored(replace(record, former=None).given_back())",
+    ),
     "what was found lives for ever anew": ("max(1, record.found_ms)", "1000"),
     "a resolved record keeps its old time": (
         "Move(Resolution.RESOLVED, request.ttl_ms",

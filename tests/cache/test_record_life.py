@@ -5,7 +5,7 @@ In memory; that the scripts of Redis do the same is compared in `tests.cache.tes
 
 import os
 from collections.abc import Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from hypothesis import HealthCheck, settings
@@ -37,6 +37,7 @@ class Model:
     retention: int = 0
     found: State = State.ABSENT
     found_left: int = 0
+    former: "Model | None" = None
 
     @property
     def in_flight(self) -> bool:
@@ -106,6 +107,7 @@ class RecordLife(RuleBasedStateMachine):
                 retention,
                 model.reads,
                 model.left,
+                replace(model, former=None) if model.in_flight else None,
             )
             assert answer.won
         else:
@@ -139,6 +141,7 @@ class RecordLife(RuleBasedStateMachine):
         assert done == (model is not None and model.in_flight and model.token == token)
         if done and model is not None:
             restored = Model(model.found, DEAD_TOKEN, model.fingerprint, model.attempt - 1, model.found_left)
+            restored = model.former or restored
             self.model = None if model.found is State.ABSENT else restored
 
     @precondition(lambda self: self.tokens)

@@ -86,6 +86,14 @@ def die_or_book(payload: dict[str, Any], context: CommandContext) -> Any:
     return "booked"
 
 
+def die_or_book_slowly(payload: dict[str, Any], context: CommandContext) -> Any:
+    """As `die_or_book`; a neighbour takes long enough to be killed by one that runs beside it."""
+    gate = Path(payload["gate"])
+    if gate.exists() and payload.get("then") != "die":
+        time.sleep(0.4)
+    return die_or_book(payload, context)
+
+
 async def book_async(payload: dict[str, Any], context: CommandContext) -> Any:
     if payload.get("do") == "hang":
         effect(context)

@@ -14,7 +14,6 @@ from oncegate.app.cli.terminal import as_document, console
 from oncegate.app.cli.usage import end
 from oncegate.cache.errors import CacheError
 from oncegate.cache.redis.streams.client import StreamClient
-from oncegate.cache.redis.streams.entry_id import added_at_ms
 from oncegate.cache.redis.streams.stream import CommandStream
 from oncegate.middleware.consumers.delivery import broker_time
 from oncegate.sql.inbox.cleanup import Progress, Retention, forget_in
@@ -33,7 +32,7 @@ def clean_up(
     """
 
     async def run() -> Progress:
-        keep_from = None if settings is None else await _oldest_needed(settings)
+        keep_from = None if settings is None else await _needed_from(settings)
         with _shown(Console(stderr=True)) as progress:
             return await forget_in(database, schema, retention, keep_from=keep_from, dry_run=dry_run, progress=progress)
 
@@ -43,16 +42,20 @@ def clean_up(
         end(str(error), 1)
 
 
-async def _oldest_needed(settings: "GatewaySettings") -> datetime | None:
-    """When the oldest command was appended that the worker's group has not read or not acknowledged, by a late clock."""
+async def _needed_from(settings: "GatewaySettings") -> datetime | None:
+    """The instant from which on markers are needed: when the worker's earliest command was sent that is not acknowledged.
+
+    It is compared with the same command's own instant, less the margin (oncegate.sql.marking.statements): so no other clock
+    counts here, neither that of Redis nor another gateway's, which would use up the margin.
+    """
     worker = settings.worker
     client = StreamClient(settings.cache, timeout=settings.cache_timeout)
     try:
-        oldest = await CommandStream(client, settings.namespace, worker.stream).oldest_needed(worker.consumer_name)
+        earliest = await CommandStream(client, settings.namespace, worker.stream).oldest_sent_ms(worker.consumer_name)
     finally:
         await client.close()
-    appended = None if oldest is None else broker_time(added_at_ms(oldest))
-    return None if appended is None else appended - CLOCK_MARGIN
+    sent = None if earliest is None else broker_time(earliest)
+    return None if sent is None else sent - CLOCK_MARGIN
 
 
 @contextmanager

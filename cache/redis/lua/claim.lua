@@ -25,7 +25,7 @@ local least = state == 'I' and 55 or 42
 -- follows where there is none is an object. A state that was damaged must not have a command executed again.
 local function is_of(record, state)
   if state == 'I' then
-    return record:find('^[AFU]', 47) ~= nil
+    return record:find('^[AFU]', 47) ~= nil or (#record >= 88 and record:find('^L', 47) ~= nil and record:find('^[AFU]', 80) ~= nil)
   end
   local head = struct.unpack('>I4', record, 39)
   if head == 0 then
@@ -56,7 +56,16 @@ if not ARGV[3]:find(state, 1, true) or record:sub(19, 34) ~= fresh:sub(19, 34) o
   return {0, record, pttl}
 end
 local attempt = struct.unpack('>I4', record, 35) + 1
-local taken = fresh:sub(1, 34) .. struct.pack('>I4', attempt) .. fresh:sub(39, 46) .. state .. struct.pack('>I8', pttl)
-  .. fresh:sub(56)
+local found, former = state, ''
+if stored == 'I' then
+  -- Its lease is over, and its owner may live: a release gives the record back to it. Who it took over itself is forgotten.
+  local before = record:sub(47, 47)
+  if before == 'L' then
+    before = 'U'
+  end
+  found, former = 'L', record:sub(3, 18) .. record:sub(39, 46) .. before .. record:sub(48, 55)
+end
+local taken = fresh:sub(1, 34) .. struct.pack('>I4', attempt) .. fresh:sub(39, 46) .. found .. struct.pack('>I8', pttl)
+  .. former .. fresh:sub(56)
 redis.call('SET', KEYS[1], taken, 'PX', ARGV[2])
 return {1, taken, tonumber(ARGV[2])}

@@ -10,7 +10,7 @@ Appending goes over the connections of the records (`RedisCache.append` says why
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
@@ -20,6 +20,7 @@ from oncegate.cache.record import DEAD_TOKEN, FINGERPRINT_BYTES, MAX_SEQUENCE, R
 from oncegate.cache.redis.connection.pipe import Reply
 from oncegate.cache.redis.scripts import APPEND, MEMORY, RETRY
 from oncegate.cache.redis.streams.client import StreamClient
+from oncegate.cache.redis.streams.entry_id import added_at_ms
 from oncegate.cache.redis.streams.memory import StreamMemory
 
 Fields = dict[bytes, bytes]
@@ -48,6 +49,19 @@ class PendingEntry:
     entry: str
     worker: str
     idle_ms: int
+
+
+_PAGE: Final = 100
+"""Entries read at once: with their bodies."""
+
+
+def sent_ms(accepted_at: bytes, entry: bytes) -> int | None:
+    """When a command was sent, in Unix ms: by the clock of the gateway that accepted it, else by that of Redis, in its id.
+
+    A dead letter that is retried has a new entry; its effect may be as old as the first one.
+    """
+    accepted_ms = int(accepted_at) if accepted_at.isdigit() else 0
+    return accepted_ms or added_at_ms(entry)
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +275,20 @@ class CommandStream:
             pass  # nor is there a stream, then
         unread = entries_of(await self.client.run("XRANGE", self.key, read, "+", "COUNT", 1))
         return unread[0][0] if unread else None
+
+    async def oldest_sent_ms(self, group: str) -> int | None:
+        """The earliest instant at which any command was sent that `oldest_needed` or a later entry holds; ``None``: none is held.
+
+        An entry's own instant is its gateway's (``sent_ms``), so the oldest entry's need not be the earliest. Reads them all.
+        """
+        start, earliest = await self.oldest_needed(group), None
+        while start is not None:
+            page = entries_of(await self.client.run("XRANGE", self.key, start, "+", "COUNT", _PAGE))
+            for entry, fields in page:
+                at_ms = sent_ms(fields.get(b"accepted_at", b""), entry)
+                earliest = at_ms if earliest is None or (at_ms is not None and at_ms < earliest) else earliest
+            start = b"(" + page[-1][0] if len(page) == _PAGE else None
+        return earliest
 
     # -- dead letters -------------------------------------------------------------------------------------------------
 

@@ -86,6 +86,33 @@ class Claims:
         assert held.record == Record(outcome, A, PRINT, 1, RESPONSE)
         assert about(held.remaining_ms, TTL)
 
+    async def test_a_release_gives_a_lapsed_record_back_to_its_owner(self, store: Store) -> None:
+        """That one may live, and know its outcome: nobody else has executed anything since."""
+        await claim(store, A)
+        await leave(store, RETENTION // 2)
+        taken = await claim(store, B, RETRY)
+        assert (taken.won, taken.record.attempt) == (True, 2)
+        assert not await store.cache.complete(store.key, Record(State.SUCCEEDED, A, PRINT, 1, RESPONSE), ttl_ms=TTL)
+        assert await store.cache.release(store.key, token=B)
+        held = await held_in(store)
+        assert (held.record.state, held.record.lapsed, held.record.attempt) == (State.UNKNOWN, True, 1)
+        assert not await store.cache.release(store.key, token=B)
+        assert await store.cache.extend(store.key, token=A, lease_ms=LEASE)
+        assert await reads(store) is State.IN_FLIGHT
+        assert await store.cache.complete(store.key, Record(State.SUCCEEDED, A, PRINT, 1, RESPONSE), ttl_ms=TTL)
+        assert (await held_in(store)).record == Record(State.SUCCEEDED, A, PRINT, 1, RESPONSE)
+
+    async def test_a_release_gives_back_what_a_lapsed_owner_had_found(self, store: Store) -> None:
+        await bring_to(store, State.FAILED)
+        before = (await held_in(store)).record.attempt
+        await claim(store, B, RETRY)
+        await leave(store, RETENTION // 2)
+        await claim(store, C, RETRY)
+        assert await store.cache.release(store.key, token=C)
+        assert await store.cache.release(store.key, token=B)
+        held = await held_in(store)
+        assert (held.record.state, held.record.attempt) == (State.FAILED, before)
+
     @pytest.mark.parametrize("lapsed", [False, True])
     @pytest.mark.parametrize("found", [State.ABSENT, State.FAILED, State.UNKNOWN])
     async def test_a_release_restores_what_the_attempt_found(self, store: Store, found: State, lapsed: bool) -> None:
@@ -102,7 +129,9 @@ class Claims:
             assert held is None
             return
         assert held is not None
-        assert held.record == Record(found, DEAD_TOKEN, PRINT, attempt - 1)
+        assert (held.record.state, held.record.attempt) == (found, attempt - 1)
+        if not held.record.lapsed:
+            assert held.record == Record(found, DEAD_TOKEN, PRINT, attempt - 1)
         assert about(held.remaining_ms, 300_000)
         again = await claim(store, C, RETRY)
         assert (again.won, again.record.attempt) == (True, attempt)
@@ -231,13 +260,6 @@ class Claims:
         assert not await complete(store, A, State.FAILED)
         held = await held_in(store)
         assert (held.record.state, held.record.token, held.record.attempt) == (State.SUCCEEDED, B, 2)
-
-    async def test_a_release_after_a_takeover_does_not_bring_the_late_owner_back(self, store: Store) -> None:
-        await bring_to(store, State.UNKNOWN, lapsed=True)
-        await claim(store, B, RETRY)
-        assert await store.cache.release(store.key, token=B)
-        assert not await complete(store, A)
-        assert await reads(store) is State.UNKNOWN
 
     async def test_attempts_are_numbered_across_takeovers_and_releases(self, store: Store) -> None:
         numbers = []
