@@ -248,7 +248,7 @@ def _read_headers(settings: GatewaySettings) -> set[str]:
     """The request headers that enforcement reads: a client's ``Connection`` must not remove them after they were read."""
     rules = [settings.idempotency, *(route.settings(settings.idempotency) for route in settings.routes)]
     names = {name for each in rules for name in (each.header, *each.aliases)}
-    names |= {part.removeprefix("header:") for each in rules for part in each.scope if part.startswith("header:")}
+    names |= {part.removeprefix("header:") for each in rules for part in each.scope_parts if part.startswith("header:")}
     return names if settings.jwt is None else names | {settings.jwt.header}
 
 

@@ -1,5 +1,7 @@
 """Opens a cache by its URL, or checks one that a user gives."""
 
+import logging
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
@@ -8,6 +10,9 @@ from oncegate.cache.redis.url import MANY_SERVERS, REDIS_SCHEMES, either, parse_
 if TYPE_CHECKING:  # the command line's help names the schemes, and needs nothing else
     from oncegate.cache.store import Cache
 
+log = logging.getLogger("oncegate.cache")
+
+_has_warned = False
 _CALLS = ("claim", "extend", "complete", "release", "get")
 """The calls that every entry point makes."""
 
@@ -28,6 +33,21 @@ def open_cache(
     except ValueError as error:
         raise ValueError(f"cache {error}") from None
     return _STORES[scheme](url, timeout, memory_limit, encryption_keys)
+
+
+def warn_of_processes() -> None:
+    """Log once that memory is no cache for several workers, where this process is seen to be one of them."""
+    global _has_warned
+    from oncegate.cache.memory.processes import worker_count
+
+    workers = worker_count()
+    if workers > 1 and not _has_warned:
+        _has_warned = True
+        log.warning(
+            "%d workers, and each has a memory cache of its own: one key is executed once in each of them; "
+            "use one worker, or a cache that they share (redis://)",
+            workers,
+        )
 
 
 def check_url(url: str) -> str:
@@ -67,11 +87,14 @@ IN_PROCESS_SCHEMES = ("memory",)
 def given_cache(cache: object) -> "Cache":
     """``cache``, opened where it is a URL (then see `open_cache`). Raises ``TypeError`` for what is no cache."""
     if isinstance(cache, str):
-        return open_cache(cache)
+        cache = open_cache(cache)
     if isinstance(cache, type):
         raise TypeError(f"cache is the class {cache.__name__}: {_WRITE}")
     if not all(callable(getattr(cache, call, None)) for call in _CALLS):
         raise TypeError(f"cache is a {type(cache).__module__}.{type(cache).__qualname__}, which is no cache: {_WRITE}")
+    memory = sys.modules.get("oncegate.cache.memory.store")
+    if memory is not None and isinstance(cache, memory.MemoryCache):
+        warn_of_processes()
     return cast("Cache", cache)
 
 

@@ -56,7 +56,7 @@ def test_a_route_may_override_every_setting_and_nothing_else() -> None:
         assert override.pop("default") is None, name
         if name == "docs_url":  # an empty one fails where both come together
             limits.pop("minLength")
-        assert override["anyOf"] == [limits, {"type": "null"}], name
+        assert override["anyOf"] == limits.get("anyOf", [limits, {"type": "null"}]), name
     assert list(overrides["properties"]) == list(settings["properties"])
 
 
@@ -65,7 +65,7 @@ def test_what_a_route_does_not_give_is_as_the_settings_say() -> None:
     route = Route(path="/x", lease=7, ttl=None, require_key=False)
     rules = route.settings(base)
     assert (rules.ttl, rules.lease, rules.require_key) == (5, 7, False)
-    assert rules.model_fields_set == {"ttl", "scope", "lease", "require_key"}
+    assert rules == IdempotencySettings(ttl=5, scope=["header:X-Tenant"], lease=7, require_key=False)
     assert repr(Route(path="/x", lease=7)) == "Route(lease=7.0, path='/x')"
 
 

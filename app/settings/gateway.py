@@ -268,7 +268,7 @@ class GatewaySettings(BaseModel):
         """Settings that are allowed and probably not meant, a line each, for the log at start."""
         lines = self._advice_on_tokens()
         if self.cache_is_shared:
-            if "scope" not in self.idempotency.model_fields_set:
+            if self.idempotency.scope is None:
                 lines.append(
                     "idempotency.scope is not set: callers are told apart by Authorization alone; those known by a "
                     "client certificate would share keys, those by a cookie are refused, and signatures that change never match; "

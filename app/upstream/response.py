@@ -31,6 +31,7 @@ _STAYS: Final = END_TO_END | HOP_BY_HOP  # the latter are gone anyway
 _SPECIAL: Final = HOP_BY_HOP | {b"content-length", b"date"}
 _SPACE: Final = ord(" ")
 _BEGINNING: Final = b"HTTP/1.1 "
+_PROTOCOL: Final = b"HTTP/"
 _NONE: frozenset[bytes] = frozenset()
 
 
@@ -82,6 +83,8 @@ class ResponseReader:
             return
         if not self._overhead:  # nothing came before, or a piece of the body, behind which there is no head
             self._is_1_1 = data.startswith(_BEGINNING)
+            if not self._is_1_1 and self._is_foreign(data):
+                return
         self._overhead += len(data)
         try:
             self._parser.feed_data(data)
@@ -89,6 +92,14 @@ class ResponseReader:
             self._stop(error)
         if self._overhead > MAX_HEAD_BYTES:
             self._stop("its head or its trailers are too long")
+
+    def _is_foreign(self, data: bytes) -> bool:
+        """Whether a head begins as one of another protocol, which the parser takes (RTSP, ICE)."""
+        begins = data.lstrip(b"\r\n")[: len(_PROTOCOL)]  # an empty line before is let pass (RFC 9112 section 2.2)
+        foreign = not self.status and not _PROTOCOL.startswith(begins)
+        if foreign:
+            self._stop("it is no answer of HTTP/1")
+        return foreign
 
     def _stop(self, reason: object) -> None:
         # Apart from `feed`, which has checked both before: the parser's callbacks change them.

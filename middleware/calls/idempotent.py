@@ -18,6 +18,7 @@ from oncegate.middleware.calls.processor import CommandProcessor
 from oncegate.middleware.calls.sync import CallingThreads, ThreadedCall
 from oncegate.middleware.outcome.results import Codec, command_form
 from oncegate.middleware.rules.arguments import given_settings
+from oncegate.middleware.rules.decorated import note_decorated
 from oncegate.middleware.rules.digests import Secrets
 from oncegate.middleware.rules.errors import CallerMissing, KeyMissing
 from oncegate.middleware.rules.key import KeyText, caller_scope, key_text
@@ -77,6 +78,7 @@ def idempotent(
             max_in_flight=max_in_flight,
         )
         options = {"wait": wait, "raise_on_duplicate": raise_on_duplicate}
+        note_decorated(function)
         return cast(Callable[P, R], _Door(function, make, key, payload, caller, options).wrapped())
 
     return decorate
@@ -104,7 +106,7 @@ def _name(function: Callable[..., Any]) -> str:
 
 
 def _rules(settings: IdempotencySettings | None, **own: float | None) -> IdempotencySettings:
-    given = given_settings(settings, IdempotencySettings).model_dump(exclude_unset=True)
+    given = given_settings(settings, IdempotencySettings).model_dump()
     return IdempotencySettings(**given | {name: value for name, value in own.items() if value is not None})
 
 

@@ -2,21 +2,25 @@
 # Compiled: docs/decisions/0012-compiled.md
 
 import asyncio
+import logging
 from contextlib import suppress
 from typing import Any
 
 from oncegate.middleware.admission.attempt import Attempt
 from oncegate.middleware.http.asgi import App, Message
 from oncegate.middleware.http.capture import Capture
+from oncegate.middleware.http.completion import ends_late
 from oncegate.middleware.http.exchange import Exchange
-from oncegate.middleware.outcome.errors import NotProcessed
+from oncegate.middleware.outcome.errors import ENDS_PROCESS, NotProcessed, OutcomeUnknown
 from oncegate.middleware.outcome.raised import failure_of, is_left
+
+log = logging.getLogger("oncegate.http")
 
 
 class AppRun(Capture):
     """Runs the app for ``attempt`` of ``exchange``, and captures its response. ``task`` is there until all of that is done."""
 
-    __slots__ = ("_body", "_exchange", "_over", "_refused", "_scope", "_sending", "attempt", "task")
+    __slots__ = ("_body", "_exchange", "_late", "_over", "_refused", "_scope", "_sending", "attempt", "task")
 
     def __init__(self, exchange: Exchange, attempt: Attempt) -> None:
         super().__init__(attempt.policy.max_response_body)
@@ -24,6 +28,8 @@ class AppRun(Capture):
         self.task: asyncio.Task[None] | None = None
         self._exchange = exchange
         self._refused: NotProcessed | None = None
+        self._late = False
+        """The response is whole, and is recorded once the app has returned."""
         self._body: bytes | None = None
         self._scope: dict[str, Any] | None = None
         """What the app got, where it matters to ``redact``; it refers back to us."""
@@ -54,6 +60,17 @@ class AppRun(Capture):
 
     def finish(self) -> None:
         """See `Capture.finish`."""
+        late = self.attempt.policy.completes_late
+        if late is None:  # as the route's dependencies want it
+            late = self._scope is not None and ends_late(self._scope)
+        if late and self.task is not None:
+            self._late = True
+            if self._over is not None:
+                self._over.set()
+        else:
+            self._record()
+
+    def _record(self) -> None:
         # The app goes on meanwhile: nothing of it is held up, or held in memory, until the cache has answered. What its task
         # still does is no part of the attempt: its server waits for that, through the request's coroutine.
         body = self.body
@@ -110,7 +127,7 @@ class AppRun(Capture):
         """Call the app, as a task of the running ``loop``."""
         attempt, door = self.attempt, self._exchange.door
         self._body = body
-        if door.redact is not None:
+        if door.redact is not None or attempt.policy.completes_late is None:
             self._scope = scope
         self.patient = True  # until it lasts
         self._exchange.begin(attempt, loop, self.lasts)
@@ -141,7 +158,11 @@ class AppRun(Capture):
                 if is_left(failure, self.task, closing=closing):
                     raise
             if failure is None:
+                if self._late:
+                    self._record()
                 return
+            if self.whole:
+                failure = self._raised_late(failure)
             # What the app made of a refusal is none of its own.
             raised = failure if self._refused is None else self._refused
             late = attempt.overdue and not self.whole
@@ -149,10 +170,21 @@ class AppRun(Capture):
             await attempt.ended()
         finally:
             failure = None  # its traceback holds this frame
+            self._scope = None
             self.cut()
             if self._over is not None:
                 self._over.set()
             self.task = None  # it holds us
+
+    def _raised_late(self, failure: BaseException) -> BaseException:
+        """The app raised after its last byte: logged, with what became of the outcome. Returns what it is to be settled by."""
+        kind, record = type(failure).__qualname__, self.attempt.named
+        if not self._late or isinstance(failure, ENDS_PROCESS):
+            log.error("record %s: the app raised %s after its last byte: what was recorded stays", record, kind)
+            return failure
+        log.error("record %s: the app raised %s after its last byte: its outcome is unknown", record, kind)
+        self.whole = False  # it is not shown any more
+        return OutcomeUnknown(f"raised {kind} after its last byte")
 
     async def _receive(self) -> Message:
         """ASGI ``receive``: the body at once, and a disconnect once the response is over; no client can leave an attempt."""

@@ -61,8 +61,8 @@ class CrossOrigin:
     def replayed(self, request: Iterable[tuple[bytes, bytes]], stored: Headers) -> Headers:
         """The headers of a replay: what was stored is for the origin that came first, and perhaps for none."""
         own = self.headers(request)
-        if len(own) < 2:
-            return stored
+        if len(own) < 2:  # another origin would get another answer: caches in between must know
+            return stored if _VARY in stored else stored + own
         return [line for line in stored if line[0] not in _FOR_ONE_ORIGIN] + own
 
     def preflight(self, request: Iterable[tuple[bytes, bytes]], *, methods: str, allowed: Sequence[str]) -> Headers:

@@ -11,6 +11,7 @@ from oncegate.middleware.admission.admission import Admissions
 from oncegate.middleware.admission.buffers import MAX_BUFFERED, MAX_UNREAD, Buffered, Unread
 from oncegate.middleware.admission.callers import CallerLimits
 from oncegate.middleware.admission.observe import Observe, Watch
+from oncegate.middleware.http.app_advice import advice, endpoints, unmatched
 from oncegate.middleware.http.app_functions import Caller, Redact
 from oncegate.middleware.http.asgi import App, Message, Receive, Scope, Send
 from oncegate.middleware.http.cors import CrossOrigin
@@ -98,7 +99,7 @@ class IdempotencyMiddleware:
         check_watch(watch)
         check_function("caller", caller, "a function of the ASGI scope")
         check_function("redact", redact, "a function of the ASGI scope and a StoredResponse")
-        if caller is not None and any("scope" in each.model_fields_set for each in (settings, *routes)):
+        if caller is not None and (settings.scope is not None or any(each.scope is not None for each in routes)):
             raise ValueError("caller takes the place of scope: give one of them")
         least = min(max_in_flight, max_buffered, max_unread, max_in_flight_per_caller + 1)
         if least < 1 or body_timeout <= 0 or drain_timeout < 0:
@@ -137,13 +138,17 @@ class IdempotencyMiddleware:
             caller=caller,
             tokens=tokens,
             redact=redact,
-            warn_of_signed_callers=caller is None and "scope" not in settings.model_fields_set,
+            warn_of_signed_callers=caller is None and settings.scope is None,
         )
         self._drain_timeout = drain_timeout
+        self._rules = settings, tuple(routes)
+        self._is_advised = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI 3."""
         if scope["type"] == "http":
+            if not self._is_advised:
+                self._advise(scope)
             await enter(self.door, scope, receive, send)
             return
         if scope["type"] == "lifespan":
@@ -153,6 +158,18 @@ class IdempotencyMiddleware:
                 return
             receive = self._draining(receive)
         await self.app(scope, receive, send)
+
+    def _advise(self, scope: Scope) -> None:
+        """Log once what the app's own routes show of a mistake; by the first request they are all there."""
+        self._is_advised = True
+        try:
+            found = [*endpoints(scope.get("app"))]
+            for line in unmatched(found, *self._rules):
+                log.error("%s", line)
+            for line in advice(found, self.door.policies):
+                log.warning("%s", line)
+        except Exception as error:  # noqa: BLE001 - whatever another framework's routes are; advice must not fail a request
+            log.debug("the app's routes can't be read: %s", type(error).__name__)
 
     def _draining(self, receive: Receive) -> Receive:
         async def receive_after_drain() -> Message:

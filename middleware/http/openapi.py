@@ -95,7 +95,7 @@ def slugs_of(settings: IdempotencySettings, *, named: bool = False, numbered: bo
     never = set(_NOT_HERE) if numbered else _NOT_HERE | _OF_VERSIONS
     if not settings.require_key:
         never.add("key-missing")
-    if not settings.require_scope and "scope" in settings.model_fields_set:  # else a cookie alone is refused
+    if not settings.require_scope and settings.scope is not None:  # else a cookie alone is refused
         never.add("caller-missing")
     if named:
         never -= _OF_NAMED_CALLERS

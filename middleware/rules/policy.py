@@ -89,6 +89,8 @@ class Policy:
     """Whether attempts run without a record while the cache is down."""
     warns: bool
     """Whether another query or body under a succeeded key is warned of, and answered with the replay."""
+    completes_late: bool | None
+    """Whether an app's outcome is recorded once it has returned; ``None``: as its route's dependencies want it."""
     # As in the settings, where it takes long to look them up, and every request does.
     raise_on_duplicate: bool
     json_bytes: int
@@ -173,14 +175,14 @@ def _compile(settings: IdempotencySettings, path: str, status: Mapping[Any, Kind
     key_names = tuple(dict.fromkeys(name.lower().encode() for name in (settings.header, *settings.aliases)))
     claims = tuple(dict.fromkeys(map(claim_name, claims_of(settings))))
     token = token_header.lower().encode()
-    scope_names = tuple(dict.fromkeys(map(_scope_name, settings.scope)))
+    scope_names = tuple(dict.fromkeys(map(_scope_name, settings.scope_parts)))
     caller_headers = tuple(dict.fromkeys(token if name in claims else name for name in scope_names))
     dropped = tuple(name.lower().encode() for name in settings.drop_headers)
     takeover = {State.FAILED} if settings.on_error == "retry" else set()
     if settings.on_unknown == "retry":
         takeover.add(State.UNKNOWN)
     own_headers = frozenset((*OURS, key_names[0]))
-    refuses_cookies = "scope" not in settings.model_fields_set
+    refuses_cookies = settings.scope is None
     wanted = {*key_names, *caller_headers, RAISE_HEADER, PREFER, CONTENT_LENGTH, ATTEMPT_HEADER}
     if refuses_cookies:
         wanted.add(COOKIE)
@@ -213,6 +215,7 @@ def _compile(settings: IdempotencySettings, path: str, status: Mapping[Any, Kind
         takeover=frozenset(takeover),
         fails_open=settings.on_cache_down == "fail_open",
         warns=settings.on_mismatch == "warn",
+        completes_late=None if settings.complete == "auto" else settings.complete == "app-returned",
         raise_on_duplicate=settings.raise_on_duplicate,
         json_bytes=settings.max_json_fingerprint if settings.fingerprint == "json" else -1,
         max_request_body=settings.max_request_body,

@@ -5,7 +5,7 @@ Wrong values fail at construction, with pydantic's ``ValidationError``. Times ar
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
     BaseModel,
@@ -58,7 +58,9 @@ _MEANS_SOMETHING_ELSE = re.compile(
     re.IGNORECASE,
 )
 """Headers that can't carry the key: it is echoed in the response under this name, where these frame it or say something else."""
-_OF_ONE_CONNECTION = re.compile(rf"{_HOP_BY_HOP}|expect|host|content-length|idempotency-attempt", re.IGNORECASE)
+_OF_ONE_CONNECTION = re.compile(
+    rf"{_HOP_BY_HOP}|expect|host|content-length|idempotency-attempt|oncegate-.*", re.IGNORECASE
+)
 """Headers that can't travel with a command: they frame one message, or are made anew for it."""
 _OF_ONE_TOKEN = re.compile("jwt:(exp|iat|nbf|jti)")
 _REFUSED = {
@@ -68,6 +70,9 @@ _REFUSED = {
     "forward_request_headers": (_OF_ONE_CONNECTION, "is about one connection and can't travel with a command"),
 }
 """By setting, the names that it can't have, and why."""
+
+
+DEFAULT_SCOPE: Final = ("header:Authorization",)
 
 
 class IdempotencySettings(BaseModel):
@@ -95,9 +100,10 @@ class IdempotencySettings(BaseModel):
     on_cache_down: Literal["fail_closed", "fail_open"] = Field(
         default="fail_closed", description="without the cache: 503, or no enforcement"
     )
-    scope: ScopeParts = Field(
-        default=("header:Authorization",),
-        description="the headers (`header:Name`) and claims of a verified token (`jwt:sub`, see `[jwt]`) that tell callers apart",
+    scope: ScopeParts | None = Field(
+        default=None,
+        description="the headers (`header:Name`) and claims of a verified token (`jwt:sub`, see `[jwt]`) that tell callers "
+        "apart; not given: `header:Authorization`, and a caller that is known by a cookie alone is refused",
     )
     require_scope: bool = Field(default=False, description="refuse a caller without any of the scope's headers")
     require_key: bool = Field(default=False, description="refuse a request without a key")
@@ -121,6 +127,11 @@ class IdempotencySettings(BaseModel):
     keep_body: bool = Field(
         default=True, description="false: of a response its status alone is kept, and a retry gets `duplicate`"
     )
+    complete: Literal["auto", "response", "app-returned"] = Field(
+        default="auto",
+        description="when an app's outcome is recorded, and the last byte sent: with its response, or once the app has returned; "
+        "auto: the latter where a FastAPI dependency of the route ends after the response",
+    )
     max_wait: Wait = Field(default=30, description="the most that Prefer: wait may ask for")
     response_timeout: Seconds = Field(
         default=30, description="to the response's head; then 504, and the attempt goes on"
@@ -132,6 +143,11 @@ class IdempotencySettings(BaseModel):
         default="https://example.com/docs/idempotency", min_length=1, description="where problems point to"
     )
 
+    @property
+    def scope_parts(self) -> Sequence[str]:
+        """What tells callers apart: ``scope``, or the default."""
+        return DEFAULT_SCOPE if self.scope is None else self.scope
+
     @field_validator("docs_url")
     @classmethod
     def _printable(cls, value: str) -> str:
@@ -141,9 +157,9 @@ class IdempotencySettings(BaseModel):
 
     @field_validator(*_REFUSED)
     @classmethod
-    def _is_fit(cls, value: str | Sequence[str], info: ValidationInfo) -> str | Sequence[str]:
+    def _is_fit(cls, value: str | Sequence[str] | None, info: ValidationInfo) -> str | Sequence[str] | None:
         refused, why = _REFUSED[info.field_name or ""]
-        for name in (value,) if isinstance(value, str) else value:
+        for name in () if value is None else (value,) if isinstance(value, str) else value:
             if refused.fullmatch(name):
                 raise ValueError(f"{name} {why}")
         return value
@@ -157,7 +173,7 @@ class IdempotencySettings(BaseModel):
 
 def claims_of(settings: IdempotencySettings) -> tuple[str, ...]:
     """The claims that a scope names."""
-    return tuple(part.removeprefix("jwt:") for part in settings.scope if part.startswith("jwt:"))
+    return tuple(part.removeprefix("jwt:") for part in settings.scope_parts if part.startswith("jwt:"))
 
 
 class Overrides(BaseModel):
@@ -191,6 +207,7 @@ class Overrides(BaseModel):
     max_request_body: Bytes | None = None
     max_response_body: Bytes | None = None
     keep_body: bool | None = None
+    complete: Literal["auto", "response", "app-returned"] | None = None
     max_wait: Wait | None = None
     response_timeout: Seconds | None = None
     attempt_timeout: Seconds | None = None
@@ -232,9 +249,7 @@ class Route(Overrides):
     def settings(self, base: IdempotencySettings) -> IdempotencySettings:
         """``base`` with this route's overrides, validated as a whole. Raises pydantic's ``ValidationError``."""
         overrides = self.model_dump(include=set(IdempotencySettings.model_fields), exclude_none=True)
-        made = IdempotencySettings.model_validate(base.model_dump() | overrides)
-        # Of what either of them was given: it counts whether a scope was meant, or is the default.
-        return IdempotencySettings.model_construct(base.model_fields_set | set(overrides), **dict(made))
+        return IdempotencySettings.model_validate(base.model_dump() | overrides)
 
     @field_validator("path")
     @classmethod
@@ -244,7 +259,7 @@ class Route(Overrides):
 
     @model_validator(mode="after")
     def _enforces(self) -> "Route":
-        if not self.methods and self.model_fields_set > {"path", "methods"}:
+        if not self.methods and Route.model_construct(path=self.path, methods=self.methods) != self:
             raise ValueError("methods = [] switches enforcement off here: no other setting counts")
         return self
 

@@ -7,6 +7,7 @@ issuer's: of what a token claims about itself only the key's id is used.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from math import isfinite
 from time import monotonic, time
 from typing import Any, Final
 
@@ -27,6 +28,9 @@ MAX_WAITERS: Final = 1000
 """Requests of a process that wait for keys; more are refused at once."""
 
 _BEARER: Final = b"bearer "
+_INSTANTS = ("exp", "nbf", "iat")
+_FARTHEST = 2.0**53
+"""Seconds: later instants are no whole numbers of a float."""
 _NOT_ONE: Final = "The header of the token is not one token: send Bearer and a JWT."
 _MALFORMED: Final = "The token is no JWT."
 _NO_KEY: Final = "The token is signed by a key that its issuer doesn't publish."
@@ -183,10 +187,9 @@ class Tokens:
             if value:
                 fields[claim_name(name)] = [value]
                 size += len(value)
-        try:
-            until = float(claims["exp"]) + self._leeway
-        except (TypeError, ValueError, OverflowError):
-            raise CallerInvalid(_MALFORMED) from None
+        if any(name in claims and not _is_instant(claims[name]) for name in _INSTANTS):
+            raise CallerInvalid(_MALFORMED)
+        until = float(claims["exp"]) + self._leeway
         verified = _Verified(until, fields, size)
         digest = blake2b(token, digest_size=32).digest()
         before = self._verified.pop(digest, None)
@@ -197,10 +200,18 @@ class Tokens:
         return verified
 
 
+def _is_instant(value: object) -> bool:
+    """Whether it is a NumericDate (RFC 7519 section 2): PyJWT takes texts for one, too."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and -_FARTHEST < value < _FARTHEST
+
+
 def _text(value: object) -> bytes:
     """A claim as a header's value would be, empty where it can name nobody. A whole number is one however it is spelled."""
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
+    if isinstance(value, float):
+        if not isfinite(value):  # no JSON; PyJWT reads it, and every NaN would be one caller
+            return b""
+        if value.is_integer():
+            value = int(value)
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         return b""
     return str(value).encode("utf-8", "surrogatepass")

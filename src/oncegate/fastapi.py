@@ -5,6 +5,7 @@ app.add_middleware(IdempotencyMiddleware, cache=cache, settings=IdempotencySetti
 document(app)
 """
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ try:
 except ImportError as missing:  # pragma: no cover
     raise ImportError("oncegate.fastapi needs FastAPI: pip install 'oncegate[fastapi]'") from missing
 
+from oncegate.middleware.http.app_advice import advice, endpoints, unmatched
 from oncegate.middleware.http.middleware import IdempotencyMiddleware
 from oncegate.middleware.http.openapi import describe
 from oncegate.middleware.rules.arguments import given_routes, given_settings
@@ -20,6 +22,8 @@ from oncegate.middleware.rules.policy import Policies
 from oncegate.middleware.rules.settings import IdempotencySettings, Route
 
 __all__ = ["document"]
+
+log = logging.getLogger("oncegate.http")
 
 
 def document(
@@ -34,6 +38,9 @@ def document(
     Called anywhere before the first request: the rules are read when the description is generated. Give ``settings`` and
     ``routes`` where the middleware is not the app's own (around it, or of the app that it is mounted in), and ``prefix``
     for the path of a mount. Without either, asking for the description raises ``RuntimeError``.
+
+    Then, too, a route of the app's own middleware that matches no path raises ``ValueError``, since it guards nothing; what
+    else the app's routes show of a mistake is logged.
     """
     given = settings is not None or routes is not None
     rules = Policies(given_settings(settings, IdempotencySettings), given_routes(routes or ())) if given else None
@@ -46,17 +53,42 @@ def document(
         # FastAPI keeps what it has generated: the same object means the same description, until a route is added.
         if last is None or last[0] is not plain:
             found, named = (rules, False) if rules is not None else _rules(app)
+            _check(app, settings, routes, found, prefix)
             last = plain, describe(plain, found, prefix=prefix, named=named)
         return last[1]
 
     app.openapi = openapi  # type: ignore[method-assign]  # as FastAPI's documentation does it
 
 
-def _rules(app: FastAPI) -> tuple[Policies, bool]:
-    """The rules of the app's own middleware, and whether it names callers itself."""
+def _check(
+    app: FastAPI,
+    settings: IdempotencySettings | None,
+    routes: Sequence[Route] | None,
+    policies: Policies,
+    prefix: str,
+) -> None:
+    found = [*endpoints(app, prefix)]
+    for line in advice(found, policies):
+        log.warning("%s", line)
+    if settings is None and routes is None:
+        options = _options(app) or {}
+        lines = [*unmatched(found, options.get("settings") or IdempotencySettings(), options.get("routes") or ())]
+        if lines:
+            raise ValueError("; ".join(lines))
+
+
+def _options(app: FastAPI) -> dict[str, Any] | None:
+    """What the app's own middleware was added with."""
     for added in app.user_middleware:
         if isinstance(added.cls, type) and issubclass(added.cls, IdempotencyMiddleware):
-            options: dict[str, Any] = dict(added.kwargs)
-            rules = Policies(options.get("settings") or IdempotencySettings(), options.get("routes") or ())
-            return rules, options.get("caller") is not None
+            return dict(added.kwargs)
+    return None
+
+
+def _rules(app: FastAPI) -> tuple[Policies, bool]:
+    """The rules of the app's own middleware, and whether it names callers itself."""
+    options = _options(app)
+    if options is not None:
+        rules = Policies(options.get("settings") or IdempotencySettings(), options.get("routes") or ())
+        return rules, options.get("caller") is not None
     raise RuntimeError("document(app) found no IdempotencyMiddleware in the app: add it, or give settings and routes")

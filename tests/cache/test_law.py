@@ -304,7 +304,7 @@ FAULTY_SCRIPTS = {
     "a lease is renewed without its retention": ("ARGV[2] + struct.unpack('>I8', held, 39)", "ARGV[2]"),
     "anybody releases": ("or held:sub(3, 18) ~= ARGV[1] then\n  return 0\nend\nlocal found", "then return 0 end\nlocal found"),
     "a released submission is a submission no more": ("restored .. '{\"a\":1}'", "restored"),
-    "who took over in between is given a dead owner's place": ("if before == 'L' then", "if false then"),
+    "who took over in between is given a dead owner's place": ("before = 'U'", "before = 'A'"),
     "a lapsed record is given back to nobody": ("held:sub(56, 71)", "string.rep('\\0', 16)"),
     "what was found lives for longer than it had left": ("(struct.unpack('>I8', held, 48))", "struct.unpack('>I8', held, 48)"),
     "nobody needs force": ("and ARGV[3] ~= '1' then", "and false then"),

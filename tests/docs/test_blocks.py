@@ -28,6 +28,7 @@ GUIDES = [
     "problems",
     "security",
     "functions",
+    "fastapi",
     "comparison",
     "faq",
 ]

@@ -16,7 +16,7 @@ from oncegate.middleware.tokens.key_source import KeySource
 
 
 def options_of(settings: GatewaySettings) -> list[str]:
-    encryption, scope = settings.encryption(), settings.idempotency.scope
+    encryption, scope = settings.encryption(), settings.idempotency.scope_parts
     is_on = {
         "secret": settings.digests() is not UNKEYED,
         "jwt": settings.jwt is not None and tuple(scope) == ("jwt:iss", "jwt:sub"),

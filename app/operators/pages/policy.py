@@ -41,7 +41,7 @@ def _route(policy: Policy, methods: Sequence[str]) -> dict[str, Any]:
         "required": settings.require_key,
         "generated_if_missing": settings.generate_key,
         "scope": {
-            "headers": [part.removeprefix("header:") for part in settings.scope if part.startswith("header:")],
+            "headers": [part.removeprefix("header:") for part in settings.scope_parts if part.startswith("header:")],
             "claims": list(claims_of(settings)),
             "required": settings.require_scope,
         },

@@ -1,6 +1,6 @@
 """Framing, both ways: what is ambiguous is refused, what is valid means the same however it was cut into pieces.
 
-Rules of docs/contract.md: R3.18, R9.2, R9.9.
+Rules of docs/contract.md: R3.18, R9.2, R9.9, R9.23.
 """
 
 import asyncio
@@ -112,6 +112,11 @@ def head(*lines: bytes, status: bytes = b"HTTP/1.1 200 OK") -> bytes:
 TWO = b"content-length: 2"
 CHUNKED = b"transfer-encoding: chunked"
 MALFORMED = {
+    "RTSP": head(TWO, status=b"RTSP/1.0 200 OK") + b"ab",
+    "ICE": head(TWO, status=b"ICE/1.0 200 OK") + b"ab",
+    "ICY": head(TWO, status=b"ICY 200 OK") + b"ab",
+    "HTTP/9.9": head(TWO, status=b"HTTP/9.9 200 OK") + b"ab",
+    "no protocol": head(TWO, status=b"200 OK") + b"ab",
     "CL.CL": head(TWO, b"content-length: 3") + b"abc",
     "CL.CL, the same": head(TWO, TWO) + b"ab",
     "CL list": head(b"content-length: 2, 2") + b"ab",

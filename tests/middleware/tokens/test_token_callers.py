@@ -111,6 +111,23 @@ async def test_what_names_a_caller_and_what_only_looks_like_it(tmp_path: Path) -
     assert app.calls == len(callers)
 
 
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+async def test_a_number_that_json_lacks_names_nobody(tmp_path: Path, number: float) -> None:
+    issuer = Issuer()
+    made = door(Answering(201), {"jwks": issuer.write(tmp_path / "jwks.json")}, scope=["jwt:sub"], require_scope=True)
+    assert (await made.send(headers=issuer.lines(number))).code in {"caller-missing", "caller-invalid"}
+
+
+@pytest.mark.parametrize("claim", ["exp", "nbf", "iat"])
+@pytest.mark.parametrize("instant", ["{}", True, float("inf"), 2**60])
+async def test_an_instant_is_a_number(tmp_path: Path, claim: str, instant: Any) -> None:
+    issuer = Issuer()
+    made = door(Answering(201), {"jwks": issuer.write(tmp_path / "jwks.json")}, scope=["jwt:sub"])
+    written = instant.format(int(time.time()) + (600 if claim == "exp" else -600)) if instant == "{}" else instant
+    answer = await made.send(headers=issuer.lines("alice", **{claim: written}))
+    assert (answer.status, answer.code) == (401, "caller-invalid")
+
+
 def test_no_header_is_taken_for_a_claim() -> None:
     fields = {b"sub": [b"alice"], b"jwt": [b"sub", b"alice"]}
     claimed = {b"jwt:sub": [b"alice"]}
