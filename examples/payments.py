@@ -6,23 +6,41 @@ DATABASE=postgresql+asyncpg://user@host/shop RABBITMQ=amqp://guest:guest@host/ u
 
 import asyncio
 import json
+import logging
 import os
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from typing import Annotated
 
-import aio_pika
-from aio_pika.abc import AbstractIncomingMessage
+try:
+    import aio_pika
+    from aio_pika.abc import AbstractIncomingMessage
+except ImportError as missing:
+    sys.exit(f"{missing.name} is not installed: pip install 'oncegate[fastapi,sql]' asyncpg aio-pika")
 from fastapi import FastAPI, Header
 from sqlalchemy import MetaData, text
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 
-from oncegate import Action, Delivery, Subscription
+from oncegate import (
+    Action,
+    Delivery,
+    IdempotencyMiddleware,
+    IdempotencySettings,
+    MemoryCache,
+    Subscription,
+    SubscriptionSettings,
+)
 from oncegate.sql import Inbox
 
-engine = create_async_engine(os.environ["DATABASE"])
+log = logging.getLogger("payments")
+DEAD = "payments.dead"  # what is given up, for a person to look at: it has had its 202
+
+engine = create_async_engine(os.environ["DATABASE"], pool_pre_ping=True)  # the database may restart
 billing = Inbox("billing")
-subscription = Subscription("billing", cache="memory://")  # what it forgets with its process, the inbox knows
+# What the cache forgets with its process, the inbox knows. Who has no key would be booked unprotected: he is given up.
+subscription = Subscription("billing", cache="memory://", settings=SubscriptionSettings(on_missing_key="reject"))
 
 
 @billing.transaction(async_sessionmaker(engine))
@@ -31,14 +49,28 @@ async def book(body: bytes, session: AsyncSession) -> None:
     await session.execute(text("UPDATE account SET balance = balance + :amount"), json.loads(body))
 
 
+def delivery_of(message: AbstractIncomingMessage) -> Delivery:
+    """Who has no key is refused by the hook. By the time that it was sent, the inbox knows what it may have forgotten."""
+    key, sent = message.headers.get("Idempotency-Key"), message.timestamp
+    if sent is not None and sent.tzinfo is None:
+        sent = sent.replace(tzinfo=UTC)
+    return Delivery(key if isinstance(key, str) else None, message.body, sent_at=sent)
+
+
 async def consume(message: AbstractIncomingMessage) -> None:
-    """Acknowledged once it is booked."""
-    delivery = Delivery(str(message.headers["Idempotency-Key"]), message.body)
-    begun = await subscription.execute(delivery, book, message.body)
+    """Acknowledged once it is booked. Whatever happens here, the broker hears of it: else its window fills, and nothing comes."""
+    try:
+        begun = await subscription.execute(delivery_of(message), book, message.body)
+    except Exception as error:  # noqa: BLE001 - a mistake of ours: the message stays
+        log.error("a message can't be processed: %s", type(error).__name__)
+        await asyncio.sleep(1)
+        await message.nack()
+        return
     if begun.action is Action.ACKNOWLEDGE:
         await message.ack()
     elif begun.action is Action.DEAD_LETTER:
-        await message.reject()  # to the queue's dead-letter exchange, where it has one
+        log.warning("to %s: %s", DEAD, begun.reason)
+        await message.reject()
     else:
         await asyncio.sleep(1)  # the database is away, or the handler has failed
         await message.nack()
@@ -54,7 +86,9 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     async with await aio_pika.connect_robust(os.environ["RABBITMQ"]) as broker:
         channel = await broker.channel()
         await channel.set_qos(prefetch_count=10)
-        queue = await channel.declare_queue("payments", durable=True)
+        await channel.declare_queue(DEAD, durable=True)
+        dead = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": DEAD}
+        queue = await channel.declare_queue("payments", durable=True, arguments=dead)
         tag = await queue.consume(consume)
         app.state.exchange = channel.default_exchange
         yield
@@ -64,6 +98,8 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 
 app = FastAPI(lifespan=lifespan)
+# Another payload under a used key gets 422, not 202. Several processes need a cache that they share: redis://
+app.add_middleware(IdempotencyMiddleware, cache=MemoryCache(), settings=IdempotencySettings(require_key=True))
 
 
 @app.post("/payments", status_code=202)
@@ -73,6 +109,7 @@ async def pay(payment: dict[str, int], idempotency_key: Annotated[str, Header()]
         json.dumps(payment).encode(),
         headers={"Idempotency-Key": idempotency_key},
         delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
+        timestamp=datetime.now(UTC),
     )
     await app.state.exchange.publish(message, "payments")
     return "accepted"

@@ -52,6 +52,9 @@ class TransactionalInbox(Protocol):
     digests: Digests
     """By which it makes the ids of messages that come to it by another way than the door."""
 
+    contiguous: bool
+    """Whether a message whose number is early waits for those before it."""
+
     def check_sessions(self, sessions: Any) -> None:
         """Raises ``TypeError`` for what makes no sessions for `execute`."""
 

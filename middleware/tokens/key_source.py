@@ -37,7 +37,7 @@ class KeySource:
         self._began = float("-inf")
         self._reading: Future[None] | None = None
         self._lock = threading.Lock()
-        self._client: Any = None
+        self._tls: Any = None
         if not self._is_url:
             self.keys = self.read()
             self._began = monotonic() - settings.refresh_interval
@@ -105,24 +105,36 @@ class KeySource:
             return file.read(MAX_BYTES + 1)
 
     def _fetched(self) -> bytes:
-        """All of the answer's body, at most one byte too many. Redirects are not followed: they could lead anywhere."""
+        """All of the answer's body, at most one byte too many, within ``timeout`` seconds for the whole.
+
+        In an event loop of its own: a client without one bounds each read, and who sends a byte now and then is read for ever.
+        """
+        loop = asyncio.new_event_loop()
+        try:
+            return loop.run_until_complete(asyncio.wait_for(self._answer(), self._settings.timeout))
+        except TimeoutError:
+            raise UnusableKeys("jwks: did not answer in time") from None
+        finally:
+            loop.close()
+
+    async def _answer(self) -> bytes:
+        """Redirects are not followed: they could lead anywhere."""
         import httpx
 
-        until = monotonic() + self._settings.timeout
         headers = {"accept": "application/jwk-set+json, application/json", "accept-encoding": "identity"}
         document = b""
-        if self._client is None:  # its TLS takes longer to be made than most fetches
-            alone = httpx.Limits(max_keepalive_connections=0)
-            self._client = httpx.Client(timeout=self._settings.timeout, limits=alone)
-        with self._client.stream("GET", self._settings.jwks, headers=headers) as response:
+        if self._tls is None:  # it takes longer to be made than most fetches
+            self._tls = httpx.create_ssl_context()
+        async with (
+            httpx.AsyncClient(timeout=2 * self._settings.timeout, verify=self._tls) as client,
+            client.stream("GET", self._settings.jwks, headers=headers) as response,
+        ):
             if response.status_code != 200:
                 raise UnusableKeys(f"jwks: answered {response.status_code}")
-            for piece in response.iter_raw():
+            async for piece in response.aiter_raw():
                 document += piece
                 if len(document) > MAX_BYTES:
                     break
-                if monotonic() > until:
-                    raise UnusableKeys("jwks: did not answer in time")
         return document
 
 

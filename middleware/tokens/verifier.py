@@ -148,7 +148,7 @@ class Tokens:
         fitting = keys.find(identifier, algorithm)
         if not fitting and keys.knows(identifier):
             raise CallerInvalid("The token's key is not for the algorithm that it names.")
-        claims = self._claims_of(token, fitting, many=identifier is None)
+        claims = self._claims_of(token, fitting, many=identifier is None or len(fitting) > 1)
         if claims is None:
             self._await_keys(waited)
             return None

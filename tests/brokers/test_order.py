@@ -4,15 +4,16 @@ Rules of docs/contract.md: R12.17.
 """
 
 from collections.abc import AsyncIterator
-from typing import Annotated, Any
+from typing import Any
 from uuid import uuid4
 
 import pytest
-from faststream import Context
 from sqlalchemy import NullPool, create_engine
-from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, sessionmaker
 
+from oncegate import Subscription
+from oncegate.faststream import SubscriptionMiddleware
 from oncegate.sql import Inbox
 from testing.waiting import until
 from tests.brokers.benches import KEY, RabbitBench
@@ -39,22 +40,35 @@ def applied(place: SyncPlace) -> list[str]:
     return [row.what for row in place.execute("SELECT what FROM effects ORDER BY ctid")]
 
 
-async def test_what_is_early_is_delivered_again_until_its_turn_has_come(
+async def test_a_middleware_that_could_not_park_is_refused_at_its_making() -> None:
+    """Eleven early messages would fill a window of ten, and what they wait for would never come."""
+    engine = create_async_engine("sqlite+aiosqlite://")
+    subscription = Subscription("ledger", cache="memory://")
+    for right in (Inbox("ledger"), Inbox("ledger", order="latest")):
+        SubscriptionMiddleware(subscription, inbox=right, sessions=async_sessionmaker(engine))
+    with pytest.raises(ValueError, match="@inbox"):
+        SubscriptionMiddleware(
+            subscription, inbox=Inbox("ledger", order="contiguous"), sessions=async_sessionmaker(engine)
+        )
+    await engine.dispose()
+
+
+async def test_more_early_messages_than_the_window_takes_stop_nobody(
     bench: RabbitBench, consumers: Consumers, place: SyncPlace
 ) -> None:
-    engine = create_async_engine(place.url.replace("psycopg", "asyncpg"), poolclass=NullPool)
-
-    async def handle(body: dict[str, Any], session: Annotated[AsyncSession, Context("session")]) -> None:
-        await session.execute(EFFECT, {"what": body["key"]})
-
+    engine = create_engine(place.url, poolclass=NullPool)
     ledger = Inbox("ledger", order="contiguous")
-    await consumers.start(handle, inbox=ledger, sessions=async_sessionmaker(engine), max_attempts=1)
-    await publish(bench, 3, 2)
+
+    @ledger.transaction(sessionmaker(engine))
+    def handle(body: dict[str, Any], session: Session) -> None:
+        session.execute(EFFECT, {"what": body["key"]})
+
+    await consumers.start(handle)
+    await publish(bench, *range(40, 1, -1))
     await publish(bench, 1)
-    await until(lambda: len(applied(place)) == 3)
-    assert applied(place) == ["1", "2", "3"]
+    await until(lambda: len(applied(place)) == 40)
+    assert applied(place) == [str(number) for number in range(1, 41)]
     await settled(bench)
-    await engine.dispose()
 
 
 async def test_a_plain_function_s_are_parked_and_what_is_no_number_is_a_dead_letter(

@@ -110,6 +110,11 @@ class SubscriptionMiddleware:
         check_secrets(inbox, subscription.digests)
         if inbox is not None:
             inbox.check_sessions(sessions)
+            if inbox.contiguous:
+                raise ValueError(
+                    'an inbox with order="contiguous" parks what comes early, which this middleware can\'t: such messages would'
+                    " fill the broker's window and stop the consumer. Put @inbox.transaction(sessions) around the handler instead"
+                )
         elif sessions is not None:
             raise TypeError("sessions are those of an inbox: give it too (inbox=)")
         self.subscription = subscription

@@ -1,5 +1,6 @@
 """examples/payments.py does what it promises, also after its process was killed."""
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -7,12 +8,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import aio_pika
 import httpx
+import psycopg
 import pytest
+from aio_pika.abc import HeadersType
 
 from testing.postgresql import PostgreSQLServer
 from testing.servers import bound, free_port
-from testing.waiting import wait_until
+from testing.waiting import until, wait_until
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
@@ -61,4 +65,49 @@ def test_each_payment_is_booked_once(postgresql: PostgreSQLServer, rabbit_broker
         for key, amount in (("order-1", 30), ("order-2", 12), ("order-1", 30), ("order-3", 8)):
             pay(client, key, amount)
         books(client, 50)
-        assert client.post("/payments", json={"amount": 1}).status_code == 422
+        assert client.post("/payments", json={"amount": 1}).status_code == 400
+        again = client.post("/payments", json={"amount": 31}, headers={"Idempotency-Key": "order-3"})
+        assert again.status_code == 422, "another payload under a used key is not accepted"
+
+
+@pytest.mark.timeout(300)
+def test_messages_without_a_header_and_a_database_that_restarts_stop_nothing(
+    postgresql: PostgreSQLServer, rabbit_broker_url: str
+) -> None:
+    name = postgresql.database()
+
+    async def publish_wrong() -> None:
+        async with await aio_pika.connect_robust(rabbit_broker_url) as broker:
+            channel = await broker.channel()
+            wrong: list[HeadersType] = [{}, {"Idempotency-Key": 7}, {"Idempotency-Key": ""}]
+            for headers in wrong * 10:
+                await channel.default_exchange.publish(aio_pika.Message(b"{}", headers=headers), "payments")
+
+            async def dead() -> bool:
+                queue = await channel.declare_queue("payments.dead", passive=True)
+                return (queue.declaration_result.message_count or 0) >= 30
+
+            await until(dead, "all are in the queue of the dead")
+
+    with running(postgresql.url(name, "asyncpg"), rabbit_broker_url) as client:
+        before = client.get("/balance").json()
+        asyncio.run(publish_wrong())
+        with psycopg.connect(postgresql.url(name, "psycopg").replace("+psycopg", ""), autocommit=True) as connection:
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s AND pid <> pg_backend_pid()",
+                (name,),
+            )
+        assert client.get("/balance").status_code == 200
+        key = {"Idempotency-Key": f"after-{name}"}
+        assert client.post("/payments", json={"amount": 5}, headers=key).status_code == 202
+        wait_until(lambda: client.get("/balance").json() == before + 5, "it is booked")
+
+
+def test_without_what_it_needs_it_says_in_one_line_what_to_install() -> None:
+    program = "import sys; sys.modules['aio_pika'] = None; import payments"
+    environment = os.environ | {"DATABASE": "", "RABBITMQ": ""}
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=EXAMPLES, env=environment, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert "pip install" in done.stderr

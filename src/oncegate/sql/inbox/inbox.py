@@ -115,6 +115,7 @@ class Inbox:
         self.schema = schema
         self.max_result = max_result
         self.ordered = order != "none"
+        self.contiguous = order == "contiguous"
         self.max_attempts = max_attempts
         self._sweeps: list[Sweep] = []
         self.unmarked = 0

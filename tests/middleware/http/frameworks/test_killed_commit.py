@@ -53,7 +53,13 @@ def test_a_commit_that_was_killed_is_made_by_the_retry(
     with sqlite3.connect(books) as connection:
         connection.execute("CREATE TABLE payment (id INTEGER)")
     dies.touch()
-    given = {"BOOKS": str(books), "DIES": str(dies), "REDIS": redis_server.url, "NAMESPACE": uuid4().hex, "COMPLETE": complete}
+    given = {
+        "BOOKS": str(books),
+        "DIES": str(dies),
+        "REDIS": redis_server.url,
+        "NAMESPACE": uuid4().hex,
+        "COMPLETE": complete,
+    }
     with served(**given) as client:
         try:
             first = client.post("/payments", headers=PAYMENT)
