@@ -21,6 +21,7 @@ from oncegate.cache.redis.streams.stream import Command, NotACommand, sent_ms
 from oncegate.middleware.consumers.begun import FAILED_STATUS, Begun, Recording
 from oncegate.middleware.consumers.delivery import Action, Delivery, DeliveryDecision, broker_time
 from oncegate.middleware.consumers.handling import executing, settle_raised
+from oncegate.middleware.consumers.sent_back import is_of_inbox
 from oncegate.middleware.consumers.subscription import Subscription
 from oncegate.middleware.outcome.calling import call
 from oncegate.middleware.outcome.errors import ENDS_PROCESS, NotProcessed, NotRetryable, OutcomeUnknown, Parked
@@ -159,7 +160,7 @@ class Processing:
     def _log(self, begun: Begun, error: BaseException) -> None:
         """What `Begun` itself doesn't log: it does that a command failed, and with what type of error."""
         # The text of an error that is not ours may hold something of a command.
-        text = f": {kind_and_text(error)[1]}" if self._executor.loggable else ""
+        text = f": {kind_and_text(error)[1]}" if self._executor.loggable or is_of_inbox(error) else ""
         kind = type(error).__name__
         if isinstance(error, Parked):
             log.info("record %s: parked until its turn has come", begun.named)

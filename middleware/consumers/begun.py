@@ -245,10 +245,14 @@ class Begun:
         if attempt is None or not attempt.number:
             recording = Recording.NO_RECORD
         else:
+            wait = self._settings.record_timeout if timeout is None else timeout
+            if self.settled and not attempt.visible and attempt.recording is None:  # the cache has not answered yet
+                await _ended(attempt, wait)
             task = attempt.recording
             if task is not None and not task.done():
-                await asyncio.wait([task], timeout=self._settings.record_timeout if timeout is None else timeout)
-            if not self.settled or (task is not None and (not task.done() or task.cancelled())):
+                await asyncio.wait([task], timeout=wait)
+            unanswered = not attempt.visible if task is None else not task.done() or task.cancelled()
+            if not self.settled or unanswered:
                 recording = Recording.PENDING
             else:
                 recording = Recording.REFUSED if attempt.refused else Recording.RECORDED
@@ -271,7 +275,7 @@ class Begun:
         try:
             if self._attempt is not None:
                 self._attempt.settle(state, response, note=note)
-                await self._attempt.ended()
+                await _ended(self._attempt, self._settings.record_timeout)
         finally:
             if self._running is not None and not self._running.done():
                 self._running.set_result(None)
@@ -285,6 +289,12 @@ class Begun:
             log.warning("record %s: the result can't be stored: %s: %s", self.named, type(error).__name__, error)
             return not_kept()
         return result._replace(body=bounded(self._settings.max_result, result.body, self.named))
+
+
+async def _ended(attempt: Attempt, timeout: float) -> None:
+    """Return once the outcome is visible, after ``timeout`` seconds at the latest."""
+    with suppress(TimeoutError):
+        await asyncio.wait_for(attempt.ended(), timeout)
 
 
 def not_kept() -> StoredResponse:

@@ -11,9 +11,10 @@ from oncegate.cache.errors import OncegateError
 from oncegate.cache.record import State, StoredResponse
 from oncegate.middleware.consumers.begun import FAILED_STATUS, Begun, Recording, not_kept
 from oncegate.middleware.consumers.delivery import Action, Delivery
+from oncegate.middleware.consumers.sent_back import log_sent_back
 from oncegate.middleware.outcome.calling import call
 from oncegate.middleware.outcome.errors import ENDS_PROCESS, NotRetryable, Parked, reduced
-from oncegate.middleware.outcome.raised import failure_of, is_left, outcome_of
+from oncegate.middleware.outcome.raised import failure_of, is_left, kind_and_text, outcome_of
 from oncegate.middleware.outcome.results import JSON_CODEC, dumped
 from oncegate.middleware.rules.arguments import is_async
 
@@ -87,6 +88,7 @@ async def _settle_all(
         for begun in batch:
             begun.abandon_soon("the consumer was closed")
         raise error
+    log_sent_back(batch[0].named, error)
     await asyncio.gather(*[_settle_failure(begun, error, timed_out=timed_out) for begun in batch])
     if isinstance(error, (asyncio.CancelledError, *ENDS_PROCESS)):
         raise error
@@ -101,6 +103,7 @@ async def _settle_thread(begun: Begun, called: Callable[[], Any]) -> BaseExcepti
         # Cancelled at the process's end, when the thread may still be at work: the lease is left to lapse.
         if isinstance(error, asyncio.CancelledError) or is_left(error, task):
             raise
+        log_sent_back(begun.named, error)
         await _settle_failure(begun, error)
         return error if isinstance(error, ENDS_PROCESS) else None
     await begun.succeed(kept(begun))
@@ -122,7 +125,11 @@ async def _settle_failure(
         error = TimeoutError("ran into the time-out, and was rolled back")
     state, note = outcome_of(error, overdue=timed_out and not begun.rolled_back)
     if state is None:
-        await begun.release(Action.ACKNOWLEDGE if isinstance(error, Parked) else Action.REDELIVER)
+        parked = isinstance(error, Parked)
+        await begun.release(Action.ACKNOWLEDGE if parked else Action.REDELIVER)
+        if not parked:
+            kind, text = kind_and_text(error)
+            begun.reason = text or kind
     elif state is State.FAILED:
         await begun.fail(error, final=isinstance(error, NotRetryable), status=status)
     elif isinstance(error, (asyncio.CancelledError, *ENDS_PROCESS)):  # nothing is waited for any more

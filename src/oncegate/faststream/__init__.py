@@ -53,9 +53,10 @@ from oncegate.faststream.rules import (
 from oncegate.middleware.consumers.begun import Begun, not_kept
 from oncegate.middleware.consumers.delivery import Action, Delivery, DeliveryDecision
 from oncegate.middleware.consumers.handling import executing, kept, result_of, settle_raised
+from oncegate.middleware.consumers.sent_back import log_sent_back
 from oncegate.middleware.consumers.subscription import Subscription
 from oncegate.middleware.consumers.transactional import Executed, TransactionalInbox, check_secrets
-from oncegate.middleware.outcome.errors import Parked
+from oncegate.middleware.outcome.errors import NotProcessed, Parked
 from oncegate.middleware.outcome.raised import failure_of
 from oncegate.middleware.rules.arguments import check_callable
 from oncegate.middleware.rules.errors import KeyInvalid
@@ -124,6 +125,8 @@ class SubscriptionMiddleware:
         self.describe = describe or self._by_header
         self.pauses = Backoff(pause, max_pause, least=1.0)
         self._header = header
+        self.sent_back = 0
+        """How many deliveries in a row were sent back before anything was begun: the pause grows with them."""
         self._handlers: list[Any] = []
         self._accepted: WeakSet[Any] = WeakSet()
 
@@ -271,6 +274,8 @@ class _Processing(BaseMiddleware[Any, Any]):
         raise await self._exception_for(begun, begun.attempt) from exc_val
 
     async def _settle(self, begun: Begun, exc_val: BaseException | None) -> None:
+        if not isinstance(exc_val, NotProcessed) or isinstance(exc_val, Parked):
+            self._front.sent_back = 0
         if exc_val is None or isinstance(exc_val, AckMessage):
             await begun.succeed(self._kept(begun, exc_val))
         elif self._executed is not None:  # its reply can't be sent
@@ -281,7 +286,10 @@ class _Processing(BaseMiddleware[Any, Any]):
         elif isinstance(exc_val, HandlerException):
             await begun.fail("sent back by the handler")
         else:
-            if not isinstance(exc_val, Parked):
+            if isinstance(exc_val, NotProcessed):
+                log_sent_back(begun.named, exc_val)
+                self._front.sent_back += 1
+            else:
                 self._log_failure(begun, exc_val)
             await settle_raised(begun, exc_val, timed_out=self._timed_out)
 
@@ -302,7 +310,10 @@ class _Processing(BaseMiddleware[Any, Any]):
                 return await self._put_aside(begun)
             except Exception as error:  # noqa: BLE001  # the user's code, or a broker that is away: it must not be lost for that
                 log.error("record %s: can't be put aside: %s", begun.named, type(error).__name__)
-        broker, pause = broker_of(self.context.get_local("handler_")), self._front.pauses.pause(attempts)
+        broker, pause = (
+            broker_of(self.context.get_local("handler_")),
+            self._front.pauses.pause(attempts + self._front.sent_back),
+        )
         if broker == "nats":
             return NackMessage(delay=pause)
         if broker != "redis":  # there it stays pending, until it is idle for long enough to be claimed
