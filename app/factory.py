@@ -22,6 +22,7 @@ from oncegate.middleware.admission.observe import Observation, Observe
 from oncegate.middleware.http.asgi import App
 from oncegate.middleware.http.middleware import IdempotencyMiddleware
 from oncegate.middleware.rules.policy import TOKEN_HEADER, Policies
+from oncegate.middleware.rules.secret_check import check_secret
 from oncegate.middleware.tokens.verifier import Tokens
 
 if TYPE_CHECKING:
@@ -113,6 +114,7 @@ def create_gateway(
         enter=metrics.enter,
         worker_died=metrics.worker_died,
         sample=_sampling(settings, cache, metrics),
+        check_secret=partial(check_secret, cache, settings.namespace, settings.digests()),
         prefetch=tokens.source.refresh if tokens is not None else None,
         fast_path=FastPath(
             middleware.door,

@@ -34,6 +34,7 @@ from oncegate.cache.store import Cache
 from oncegate.middleware.admission.observe import Watch
 from oncegate.middleware.consumers.delivery import SubscriptionSettings
 from oncegate.middleware.consumers.subscription import Subscription
+from oncegate.middleware.rules.secret_check import check_secret
 
 if TYPE_CHECKING:
     from oncegate.app.server.pages import Pages
@@ -212,7 +213,7 @@ async def _work(
         if pages is not None:
             at_end.callback(pages.close)
             await pages.start()
-        await _check(cache)
+        await _check(cache, settings)
         log.info(
             "worker %s reads stream %s as %s (its group, too) in namespace %s, cache %s",
             *(name, worker_settings.stream, worker_settings.consumer_name, settings.namespace, redact(settings.cache)),
@@ -230,10 +231,11 @@ def _in_redis(cache: Cache) -> RedisCache:
     return cache
 
 
-async def _check(cache: Cache) -> None:
+async def _check(cache: Cache, settings: GatewaySettings) -> None:
     try:
         for line in await cache.check():
             log.warning("%s", line)
+        await check_secret(cache, settings.namespace, settings.digests())
     except CacheUnavailable as error:
         log.warning("the cache can't be reached yet, nothing is processed until then: %s", error)
     except CacheError as error:

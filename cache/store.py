@@ -5,9 +5,9 @@ time-out: it ends with an answer or with `CacheUnavailable`.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeVar, cast
+from typing import Any, Final, Protocol, TypeVar, cast, runtime_checkable
 
 from oncegate.cache.errors import CacheError
 from oncegate.cache.record import Claim, ClaimRequest, Record
@@ -130,6 +130,18 @@ class Cache(Protocol):
 
     async def close(self) -> None:
         """Close connections. Idempotent; never raises."""
+        ...
+
+
+@runtime_checkable
+class KeepsSecretCheck(Protocol):
+    """What a shared cache may do besides: keep by which secrets a namespace's records are addressed."""
+
+    async def check_secret(self, namespace: str, values: Sequence[str], *, writes: bool) -> bool:
+        """Whether what is kept of ``namespace`` has one of ``values``, or nothing is kept. ``writes``: keep ``values`` then.
+
+        Raises `CacheUnavailable`.
+        """
         ...
 
 

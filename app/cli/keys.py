@@ -163,7 +163,7 @@ async def show(source: "Source", as_json: bool, **which: str | None) -> None:
     records = [await _record(source, identifier, alone=len(found) == 1) for identifier in found]
     there = [record for record in records if record]
     if not there:
-        end("no such record: it was never made, or its time is over", 1)
+        end(await _no_record(source), 1)
     output({"records": there}, print_records, as_json=as_json)
 
 
@@ -323,10 +323,17 @@ async def _find(source: "Source", key: str | None, record: str | None, caller: s
     return await source.of_key(key or "", _caller_lines(caller))
 
 
+async def _no_record(source: "Source") -> str:
+    is_elsewhere = getattr(source, "is_under_another_secret", None)  # a gateway that runs has its own secret
+    if is_elsewhere is not None and await is_elsewhere():
+        return "no such record by this secret: the records here are under another secret (ONCEGATE_SECRET)"
+    return "no such record: it was never made, or its time is over"
+
+
 async def _one(source: "Source", **which: str | None) -> str:
     found = await _find(source, **which)
     if not found:
-        end("no such record: it was never made, or its time is over", 1)
+        end(await _no_record(source), 1)
     if len(found) > 1:
         end(f"several callers have used this key; say which with --caller - or --record: {', '.join(found)}", 1)
     return found[0]

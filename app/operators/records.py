@@ -29,6 +29,7 @@ from oncegate.middleware.rules.key import (
     scope_parts,
 )
 from oncegate.middleware.rules.policy import OF_THE_MOMENT, OURS, Policy
+from oncegate.middleware.rules.secret_check import is_under_another_secret
 
 MOST_LISTED = 1000
 MOST_SECONDS = 10 * 366 * 86400.0
@@ -60,6 +61,7 @@ class Records:
     def __init__(self, cache: Cache, namespace: str, policies: Sequence[Policy], digests: Digests = UNKEYED) -> None:
         self.cache = cache
         self.namespace = namespace
+        self._secrets = digests
         self._digests = [each for each in (digests, digests.former) if each is not None]
         self._scopes = list(dict.fromkeys(policy.scope_names for policy in policies))
         # A record doesn't say which route it is of. What is kept for too long is replayed; what is forgotten too soon is
@@ -68,6 +70,10 @@ class Records:
             state: max((policy.ttl_ms[state] for policy in policies), default=0)
             for state in (State.SUCCEEDED, State.FAILED)
         }
+
+    async def is_under_another_secret(self) -> bool:
+        """Whether the namespace's records are under a secret that is not given here, so that none is found by its key."""
+        return await is_under_another_secret(self.cache, self.namespace, self._secrets)
 
     async def listing(self, state: str | None = None, *, cursor: str = "", limit: int = 100) -> dict[str, Any]:
         """About ``limit`` ``records`` that read as ``state`` (``None``: all), and the ``cursor`` to go on with: it is a bounded

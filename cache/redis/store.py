@@ -34,6 +34,7 @@ from oncegate.cache.redis.connection.send import ready, send
 from oncegate.cache.redis.connection.server import Session
 from oncegate.cache.redis.connection.topology import Routes, Topology, create_topology
 from oncegate.cache.redis.scripts import (
+    CHECK_SECRET,
     EXTEND,
     GET,
     MEMORY,
@@ -212,6 +213,11 @@ class RedisCache:
         if reply not in _RESOLUTIONS:
             raise RecordUnreadable("Redis answered with something that is no answer")
         return _RESOLUTIONS[reply]
+
+    async def check_secret(self, namespace: str, values: Sequence[str], *, writes: bool) -> bool:
+        """See `KeepsSecretCheck`. It is kept for good, beside the records: no scan of the namespace finds it."""
+        given = [value.encode() for value in values]
+        return bool(await self._run(CHECK_SECRET, f"{{{namespace}:secret}}", b"1" if writes else b"0", *given) == 1)
 
     async def command(self, key: str, packed: bytes) -> Reply:
         """The reply to a packed command on ``key``, an error reply as a value. Not of the `Cache` protocol: it is for streams.

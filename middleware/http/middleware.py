@@ -5,6 +5,7 @@ import logging
 from collections.abc import Sequence
 from typing import Final
 
+from oncegate.cache.errors import CacheError
 from oncegate.cache.open import given_cache
 from oncegate.cache.store import Cache
 from oncegate.middleware.admission.admission import Admissions
@@ -28,6 +29,7 @@ from oncegate.middleware.rules.arguments import (
 from oncegate.middleware.rules.digests import Secrets, given_digests
 from oncegate.middleware.rules.policy import TOKEN_HEADER, Policies
 from oncegate.middleware.rules.route_advice import route_advice
+from oncegate.middleware.rules.secret_check import OtherSecret, check_secret
 from oncegate.middleware.rules.settings import IdempotencySettings, Route
 from oncegate.middleware.tokens.settings import JwtSettings
 from oncegate.middleware.tokens.verifier import open_tokens
@@ -156,7 +158,11 @@ class IdempotencyMiddleware:
                 await receive()
                 await send({"type": "lifespan.startup.failed", "message": _NEEDS_ASYNCIO})
                 return
-            receive = self._draining(receive)
+            first = await receive()
+            if (refusal := await self._refusal()) is not None:
+                await send({"type": "lifespan.startup.failed", "message": refusal})
+                return
+            receive = self._draining(_again(first, receive))
         await self.app(scope, receive, send)
 
     def _advise(self, scope: Scope) -> None:
@@ -170,6 +176,17 @@ class IdempotencyMiddleware:
                 log.warning("%s", line)
         except Exception as error:  # noqa: BLE001 - whatever another framework's routes are; advice must not fail a request
             log.debug("the app's routes can't be read: %s", type(error).__name__)
+
+    async def _refusal(self) -> str | None:
+        """Why the app must not start: its cache's records are under another secret. A cache that is away can't tell."""
+        try:
+            await check_secret(self.admissions.in_flight.cache, self.door.namespace, self.door.digests)
+        except OtherSecret as error:
+            log.critical("%s", error)
+            return str(error)
+        except CacheError as error:
+            log.warning("whether the cache's records are under this secret is not known: %s", error)
+        return None
 
     def _draining(self, receive: Receive) -> Receive:
         async def receive_after_drain() -> Message:
@@ -192,6 +209,16 @@ class IdempotencyMiddleware:
         if left:
             log.warning("%d attempts did not end in time: they read unknown once their leases lapse", left)
         return left
+
+
+def _again(first: Message, receive: Receive) -> Receive:
+    """``receive``, which gives ``first`` before all else."""
+    left = [first]
+
+    async def receive_again() -> Message:
+        return left.pop() if left else await receive()
+
+    return receive_again
 
 
 def _on_asyncio() -> bool:
