@@ -21,7 +21,9 @@ def author(reason: str) -> Author:
         user = getpass.getuser()
     except (OSError, KeyError):  # no entry for the user's id, as in a container
         user = str(os.getuid())
-    return Author(f"{user}@{socket.gethostname()}"[:_MOST_NAME], reason)
+    name = f"{user}@{socket.gethostname()}"[:_MOST_NAME]
+    # From LOGNAME, which anybody sets: a line break in it would be another audit line, U+202E would turn this one round.
+    return Author("".join(each if each.isprintable() else "?" for each in name), reason)
 
 
 def audit(what: str, done: str, reason: str) -> None:

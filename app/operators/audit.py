@@ -14,8 +14,8 @@ OPERATOR: Final = "oncegate.operator"
 """Where an operator's name is in an ASGI scope."""
 MOST_REASON: Final = 120
 """Characters of a reason: with a name, what a record's note can hold."""
-REASON: Final = re.compile(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]*")
-"""One line."""
+REASON: Final = re.compile(r"[^\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]*")
+"""One line, which reads as it is: without marks that turn a text round or hide in it (Unicode's UAX 9)."""
 
 
 def resolved(resolve: "ResolveRequest") -> str:

@@ -31,6 +31,19 @@ _FUNCTION = b"python function"
 """No header has such a name: a function's keys are never a request's, even in one namespace."""
 
 
+def _in_brackets(made: Callable[P, R]) -> Callable[P, R]:
+    """``made``, which says what to write where a decorator is used without its arguments."""
+
+    @functools.wraps(made)
+    def checked(*given: P.args, **options: P.kwargs) -> R:
+        if given:
+            raise TypeError("@idempotent takes its arguments by name, in brackets: @idempotent(key=..., cache=...)")
+        return made(*given, **options)
+
+    return checked
+
+
+@_in_brackets
 def idempotent(
     *,
     key: Callable[..., KeyText],

@@ -19,6 +19,7 @@ from oncegate.middleware.http.cors import CrossOrigin
 from oncegate.middleware.http.door import HttpDoor
 from oncegate.middleware.http.enter import enter
 from oncegate.middleware.rules.arguments import (
+    check_app,
     check_callable,
     check_function,
     check_watch,
@@ -95,7 +96,7 @@ class IdempotencyMiddleware:
         redact: Redact | None = None,
     ) -> None:
         settings, routes = given_settings(settings, IdempotencySettings), given_routes(routes)
-        check_callable("app", app, "an ASGI app")
+        check_app(app)
         check_callable("submit", submit, "an ASGI app that accepts commands", optional=True)
         check_callable("observe", observe, "a function of an Observation", optional=True)
         check_watch(watch)

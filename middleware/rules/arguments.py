@@ -43,6 +43,19 @@ def check_callable(name: str, value: object, example: str, *, optional: bool = F
         raise TypeError(f"{name} is {_named(value)}: give {example}")
 
 
+def check_app(app: object) -> None:
+    """Raises ``TypeError`` for what is no ASGI app, as far as it can be seen: a WSGI app takes two arguments."""
+    check_callable("app", app, "an ASGI app")
+    try:
+        parameters = inspect.signature(app).parameters.values()  # type: ignore[arg-type]  # it can be called
+    except (TypeError, ValueError):  # written in C, say
+        return
+    by_place = [each for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    takes_more = any(each.kind is each.VAR_POSITIONAL for each in parameters)
+    if len(by_place) == 2 and not takes_more and not is_async(app):
+        raise TypeError("app is a WSGI app (Flask, Django's wsgi.py): give its ASGI form, by a2wsgi's WSGIMiddleware")
+
+
 def check_function(name: str, value: object, example: str) -> None:
     """Raises ``TypeError`` where the argument ``name`` is neither ``None`` nor a function that can be called without awaiting."""
     check_callable(name, value, example, optional=True)

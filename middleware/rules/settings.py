@@ -5,10 +5,12 @@ Wrong values fail at construction, with pydantic's ``ValidationError``. Times ar
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Final, Literal
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     GetPydanticSchema,
@@ -21,14 +23,29 @@ from pydantic import (
 from oncegate.cache.fields import FIELD_NAME, HOP_BY_HOP
 from oncegate.middleware.rules.path_pattern import parts_of
 
-Seconds = Annotated[float, Field(gt=0, le=10 * 366 * 86400)]
-"""A time-out or a time to live: above zero, at most ten years."""
+
+def _in_seconds(value: object) -> object:
+    return value.total_seconds() if isinstance(value, timedelta) else value
+
+
+Seconds = Annotated[float, Field(gt=0, le=10 * 366 * 86400), BeforeValidator(_in_seconds)]
+"""A time-out or a time to live: above zero, at most ten years. A ``timedelta`` is taken for what it lasts."""
 Wait = Annotated[float, Field(ge=0, le=3600)]
 Bytes = Annotated[int, Field(ge=0)]
 FieldName = Annotated[str, StringConstraints(pattern=f"^{FIELD_NAME}$")]
 """An HTTP field name (RFC 9110 section 5.1)."""
 Method = Annotated[str, StringConstraints(pattern=r"^[!#$%&'*+.^_`|~0-9A-Z-]+$")]
-ScopePart = Annotated[str, StringConstraints(pattern=rf"^(header:{FIELD_NAME}|jwt:[!-~]{{1,128}})$")]
+
+
+def _with_kind(value: object) -> object:
+    if isinstance(value, str) and re.fullmatch(FIELD_NAME, value):
+        raise ValueError(f'write "header:{value}" for a header, or "jwt:{value}" for a claim of a verified token')
+    return value
+
+
+ScopePart = Annotated[
+    str, StringConstraints(pattern=rf"^(header:{FIELD_NAME}|jwt:[!-~]{{1,128}})$"), BeforeValidator(_with_kind)
+]
 """A header, or a claim of a verified token, by which callers are told apart."""
 # Kept as tuples. For type checkers any sequence will do, since a list is what most people write.
 FieldNames = Annotated[Sequence[str], GetPydanticSchema(lambda _, handler: handler(tuple[FieldName, ...]))]
@@ -233,6 +250,15 @@ class Route(Overrides):
     """
 
     path: Annotated[str, StringConstraints(pattern=r"^[/*]")]
+
+    if not TYPE_CHECKING:  # type checkers take the fields for it
+
+        def __init__(self, *path: str, **given: Any) -> None:
+            """``Route("/x")`` is ``Route(path="/x")``."""
+            if len(path) > 1:
+                raise TypeError("Route takes its path by place, and all else by name: Route(path, ttl=...)")
+            super().__init__(**(dict(zip(("path",), path, strict=False)) | given))
+
     methods: Methods = DEFAULT_METHODS
     mode: Mode = "sync"
     stream: Name = "commands"

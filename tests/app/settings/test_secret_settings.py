@@ -6,6 +6,7 @@ import logging
 import os
 from functools import partial
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -108,8 +109,9 @@ async def test_records_are_found_by_key_under_each_secret_in_use(
     caplog.set_level(logging.DEBUG)
     namespace = uuid4().hex
     async with Upstream(answering(OK)) as upstream:
-        for secret in (OLD, NEW):
-            async with served(upstream.url, cache=redis_url, namespace=namespace, secret=secret) as (client, _):
+        steps: list[dict[str, Any]] = [{"secret": OLD}, {"secrets": (NEW, OLD)}, {"secret": NEW}]
+        for given in steps:
+            async with served(upstream.url, cache=redis_url, namespace=namespace, **given) as (client, _):
                 await client.post("/x", headers={"Idempotency-Key": "order-7"})
     assert key_digest("order-7") not in caplog.text
     show = ("keys", "show", "order-7", "--json", "--cache", redis_url)

@@ -105,8 +105,8 @@ class Outbox:
         the message gets its next number, and goes after those before it: until the transaction ends whoever adds
         to the same aggregate waits. ``expected`` as for `Sequences.next`.
 
-        Raises `VersionConflict`, `OutboxMisused` where the message would not be in the transaction, ``TypeError`` and
-        ``ValueError`` for what can't be sent.
+        Raises `VersionConflict`, `OutboxMisused` where the message would not be in the transaction, `KeyInvalid` for a key
+        that is none, ``TypeError`` and ``ValueError`` for what else can't be sent.
         """
         row = _row(self.name, topic, body, key, headers, correlation)
         check_expected(expected)
