@@ -215,7 +215,6 @@ class Admissions:
         if not request.has_slot:
             request.task = start(loop, self._after_owed(request, self._read), then)
             return
-        in_flight.slots.claim_sent(request.first_key)
         self._prepare(request)
         if request.other is not None:
             request.task = start(loop, self._after_owed(request, self._claim_at_either), then)

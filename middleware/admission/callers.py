@@ -70,24 +70,22 @@ class CallerLimits:
             return True
         return bool(self._new_keys) and is_new and self._left(caller) + claims < 1.0
 
-    def claim_sent(self, key: str) -> None:
-        """An attempt that was taken is a claim under way: perhaps it is a replay."""
-        caller = caller_of_id(record_id(key))
-        self._claims[caller] = self._claims.get(caller, 0) + 1
-
-    def claim_ended(self, key: str) -> None:
-        """The claim is answered."""
+    def claim_ended(self, key: str, *, is_new: bool) -> None:
+        """The claim is answered. Unless the key ``is_new``, what `take` counted for it doesn't count."""
         caller = caller_of_id(record_id(key))
         left = self._claims.get(caller, 0) - 1
         if left > 0:
             self._claims[caller] = left
         else:
             self._claims.pop(caller, None)
+        if not is_new:
+            self.not_new(key)
 
     def take(self, key: str) -> None:
-        """The caller begins an attempt, under what may be a new key."""
+        """The caller claims what may be a new key: perhaps it is a replay."""
         caller = caller_of_id(record_id(key))
         self._running[caller] = self._running.get(caller, 0) + 1
+        self._claims[caller] = self._claims.get(caller, 0) + 1
         if not self._new_keys:
             return
         left = self._left(caller)

@@ -29,20 +29,23 @@ class Slots:
         self._lines: dict[str, deque[_Waiter]] = {}
 
     def enter(self, key: str) -> bool:
-        """Take a slot for the record of the look-up key ``key``, if one is left, also for its caller, and nobody waits for it."""
+        """Take a slot for a claim of the look-up key ``key``, if one is left, also for its caller, and nobody waits for it.
+
+        Whether the slot is needed isn't known until `claim_won` or `claim_lost`.
+        """
         if self.taken >= self.most:
             return False
+        if self._lines and _PROCESS in self._lines:
+            return False
         callers = self.callers
-        if callers is None:
-            if self._lines:
-                return False
-        else:
-            if self._lines and (_PROCESS in self._lines or callers.name(key) in self._lines):
+        if callers is not None:
+            if self._lines and callers.name(key) in self._lines:
                 return False
             if callers.wait(key) > 0:
                 return False
             callers.take(key)
         self.taken += 1
+        self.claims += 1
         return True
 
     def leave(self, key: str) -> None:
@@ -53,29 +56,24 @@ class Slots:
         if self._lines:
             self._changed(key)
 
-    def claim_sent(self, key: str) -> None:
-        """Who has the slot claims its record: whether it needs the slot is not known yet."""
-        self.claims += 1
-        if self.callers is not None:
-            self.callers.claim_sent(key)
-
-    def claim_won(self, key: str, *, is_new: bool) -> None:
+    def claim_won(self, key: str, *, is_new: bool = True) -> None:
         """The slot is needed. ``is_new``: the key was free, and counts as a new one of its caller."""
-        self._answered(key, is_new)
+        self.claims -= 1
+        if self.callers is not None:
+            self.callers.claim_ended(key, is_new=is_new)
         if self._lines:
             self._changed(key)
 
     def claim_lost(self, key: str, *, is_new: bool = False) -> None:
         """The slot is not needed, and free again. ``is_new``: what becomes of the claim is not known, and it counts."""
-        self._answered(key, is_new)
-        self.leave(key)
-
-    def _answered(self, key: str, is_new: bool) -> None:
         self.claims -= 1
-        if self.callers is not None:
-            self.callers.claim_ended(key)
-            if not is_new:
-                self.callers.not_new(key)
+        self.taken -= 1
+        callers = self.callers
+        if callers is not None:
+            callers.claim_ended(key, is_new=is_new)
+            callers.give_back(key)
+        if self._lines:
+            self._changed(key)
 
     async def wait(self, key: str, timeout: float, *, is_new: bool) -> None:
         """Take a slot for a claim as soon as it is known that one is free. ``is_new``: no record is held under the key.
@@ -107,9 +105,9 @@ class Slots:
 
     def _take(self, key: str) -> None:
         self.taken += 1
+        self.claims += 1
         if self.callers is not None:
             self.callers.take(key)
-        self.claim_sent(key)
 
     def _blocked(self, key: str, is_new: bool) -> str | None:
         """The line in which to wait; ``None`` where a slot is free."""

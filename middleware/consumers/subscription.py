@@ -272,6 +272,7 @@ class Subscription:
         in_flight = self._admissions.in_flight
         if not in_flight.slots.enter(""):
             raise Overloaded("Too many deliveries are being executed: try again later.")
+        in_flight.slots.claim_won("")
         policy = self._policy
         token, print_ = os.urandom(TOKEN_BYTES), bytes(FINGERPRINT_BYTES)
         attempt = Attempt(in_flight, "", ClaimRequest(token, print_, policy.lease_ms, policy.retention_ms), policy)
