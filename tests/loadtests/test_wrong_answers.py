@@ -45,7 +45,8 @@ def test_a_gateway_or_a_storm_without_enforcement_is_noticed() -> None:
                 )
             running.urls.pop(name)
         bare = bed.Bed({}, {bed.ONCEGATE: running.upstream}, running.redis, running.upstream, running._queries)
-        with pytest.raises(BenchError, match="5 duplicates: 5 arrivals"):
+        # What the load before has still on its way may arrive with them.
+        with pytest.raises(BenchError, match=r"5 duplicates: ([5-9]|[1-9][0-9]+) arrivals"):
             asyncio.run(duplicates._storm(bare, 5, wait=True))
 
 
