@@ -171,6 +171,8 @@ class AppRun(Capture):
         finally:
             failure = None  # its traceback holds this frame
             self._scope = None
+            if self._late and not attempt.settled:  # the process ends: it breaks off, like one that is not whole
+                self.whole = False
             self.cut()
             if self._over is not None:
                 self._over.set()
@@ -179,12 +181,12 @@ class AppRun(Capture):
     def _raised_late(self, failure: BaseException) -> BaseException:
         """The app raised after its last byte: logged, with what became of the outcome. Returns what it is to be settled by."""
         kind, record = type(failure).__qualname__, self.attempt.named
-        if not self._late or isinstance(failure, ENDS_PROCESS):
+        if not self._late:
             log.error("record %s: the app raised %s after its last byte: what was recorded stays", record, kind)
             return failure
         log.error("record %s: the app raised %s after its last byte: its outcome is unknown", record, kind)
         self.whole = False  # it is not shown any more
-        return OutcomeUnknown(f"raised {kind} after its last byte")
+        return failure if isinstance(failure, ENDS_PROCESS) else OutcomeUnknown(f"raised {kind} after its last byte")
 
     async def _receive(self) -> Message:
         """ASGI ``receive``: the body at once, and a disconnect once the response is over; no client can leave an attempt."""

@@ -18,7 +18,7 @@ from oncegate import IdempotencyMiddleware, IdempotencySettings, MemoryCache, Ro
 from oncegate.cache.record import State
 from oncegate.fastapi import document
 from testing.waiting import until
-from tests.middleware.door import Door
+from tests.middleware.door import PATIENCE, Door
 
 
 class Books:
@@ -151,6 +151,34 @@ async def test_a_session_is_seen_wherever_it_is_named(how: str) -> None:
     assert await there.state() is State.IN_FLIGHT
     books.gate.set()
     assert (await call.answered()).status == 201
+
+
+async def test_a_process_s_end_behind_the_last_byte_leaves_no_client_waiting(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """What is recorded once the app has returned is cut off with it: nobody is given a response whose outcome is unknown."""
+    began = asyncio.Event()
+
+    async def late() -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await JSONResponse({}, 201, background=BackgroundTask(late))(scope, receive, send)
+
+    there = Door(app, MemoryCache(), "n", complete="app-returned")
+    call = there.begin()
+    async with asyncio.timeout(PATIENCE):
+        await began.wait()
+    in_flight = there.middleware.admissions.in_flight
+    in_flight.closing = True
+    (attempt,) = in_flight._attempts.values()
+    assert attempt.task is not None
+    attempt.task.cancel()
+    done, _ = await asyncio.wait([call.task], timeout=PATIENCE)
+    assert done, "its client waits for ever"
+    assert not call.done
+    assert await there.state() is State.IN_FLIGHT, "the lease is left to lapse"
 
 
 class Session:
