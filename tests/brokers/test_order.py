@@ -3,7 +3,7 @@
 Rules of docs/contract.md: R12.17.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 from uuid import uuid4
 
@@ -40,6 +40,16 @@ def applied(place: SyncPlace) -> list[str]:
     return [row.what for row in place.execute("SELECT what FROM effects ORDER BY ctid")]
 
 
+def applying(place: SyncPlace) -> Callable[..., Any]:
+    """A plain handler that parks what comes early, and notes what it applies."""
+
+    @Inbox("ledger", order="contiguous").transaction(sessionmaker(create_engine(place.url, poolclass=NullPool)))
+    def handle(body: dict[str, Any], session: Session) -> None:
+        session.execute(EFFECT, {"what": body["key"]})
+
+    return handle
+
+
 async def test_a_middleware_that_could_not_park_is_refused_at_its_making() -> None:
     """Eleven early messages would fill a window of ten, and what they wait for would never come."""
     engine = create_async_engine("sqlite+aiosqlite://")
@@ -56,14 +66,7 @@ async def test_a_middleware_that_could_not_park_is_refused_at_its_making() -> No
 async def test_more_early_messages_than_the_window_takes_stop_nobody(
     bench: RabbitBench, consumers: Consumers, place: SyncPlace
 ) -> None:
-    engine = create_engine(place.url, poolclass=NullPool)
-    ledger = Inbox("ledger", order="contiguous")
-
-    @ledger.transaction(sessionmaker(engine))
-    def handle(body: dict[str, Any], session: Session) -> None:
-        session.execute(EFFECT, {"what": body["key"]})
-
-    await consumers.start(handle)
+    await consumers.start(applying(place))
     await publish(bench, *range(40, 1, -1))
     await publish(bench, 1)
     await until(lambda: len(applied(place)) == 40)
@@ -74,14 +77,7 @@ async def test_more_early_messages_than_the_window_takes_stop_nobody(
 async def test_a_plain_function_s_are_parked_and_what_is_no_number_is_a_dead_letter(
     bench: RabbitBench, consumers: Consumers, place: SyncPlace
 ) -> None:
-    engine = create_engine(place.url, poolclass=NullPool)
-    ledger = Inbox("ledger", order="contiguous")
-
-    @ledger.transaction(sessionmaker(engine))
-    def handle(body: dict[str, Any], session: Session) -> None:
-        session.execute(EFFECT, {"what": body["key"]})
-
-    await consumers.start(handle)
+    await consumers.start(applying(place))
     await publish(bench, 3, 2, "1.5")
 
     async def parked() -> bool:

@@ -63,6 +63,8 @@ async def example(request: pytest.FixtureRequest, urls: dict[str, str], tmp_path
     kind = EXAMPLES[name]
     bench = kind(urls[PORTS[kind.kind]], NAMES.get(name, "payments"), "billing")
     await bench.open()
+    if isinstance(bench, RabbitBench):  # who copies an example has what it declares, and no more
+        await bench.channel.queue_delete(f"{bench.name}.dead")
     yield tmp_path / name, bench
     await bench.clear()
     await bench.close()
