@@ -54,7 +54,7 @@ class CallerLimits:
 
         ``is_new``: the key may be a new one; a retry of one that is used doesn't need any of the new keys.
         """
-        caller = caller_of_id(record_id(key))
+        caller = self.name(key)
         if self._most and self._running.get(caller, 0) >= self._most:
             return _A_SLOT
         if not self._new_keys or not is_new:
@@ -64,7 +64,7 @@ class CallerLimits:
 
     def is_certain(self, key: str, *, is_new: bool) -> bool:
         """Whether the caller is at a limit whatever its claims under way are answered."""
-        caller = caller_of_id(record_id(key))
+        caller = self.name(key)
         claims = self._claims.get(caller, 0)
         if self._most and self._running.get(caller, 0) - claims >= self._most:
             return True
@@ -72,18 +72,13 @@ class CallerLimits:
 
     def claim_ended(self, key: str, *, is_new: bool) -> None:
         """The claim is answered. Unless the key ``is_new``, what `take` counted for it doesn't count."""
-        caller = caller_of_id(record_id(key))
-        left = self._claims.get(caller, 0) - 1
-        if left > 0:
-            self._claims[caller] = left
-        else:
-            self._claims.pop(caller, None)
+        _one_less(self._claims, self.name(key))
         if not is_new:
             self.not_new(key)
 
     def take(self, key: str) -> None:
         """The caller claims what may be a new key: perhaps it is a replay."""
-        caller = caller_of_id(record_id(key))
+        caller = self.name(key)
         self._running[caller] = self._running.get(caller, 0) + 1
         self._claims[caller] = self._claims.get(caller, 0) + 1
         if not self._new_keys:
@@ -96,16 +91,11 @@ class CallerLimits:
 
     def give_back(self, key: str) -> None:
         """An attempt of the caller is over."""
-        caller = caller_of_id(record_id(key))
-        left = self._running.get(caller, 0) - 1
-        if left > 0:
-            self._running[caller] = left
-        else:
-            self._running.pop(caller, None)
+        _one_less(self._running, self.name(key))
 
     def not_new(self, key: str) -> None:
         """The key was in use already: what `take` counted for it doesn't count."""
-        bucket = self._buckets.get(caller_of_id(record_id(key)))
+        bucket = self._buckets.get(self.name(key))
         if bucket is not None:
             bucket.left = min(self._new_keys, bucket.left + 1.0)
 
@@ -114,3 +104,12 @@ class CallerLimits:
         if bucket is None:
             return self._new_keys
         return min(self._new_keys, bucket.left + (self._now() - bucket.at) * self._per_second)
+
+
+def _one_less(counts: dict[str, int], caller: str) -> None:
+    """Who has none left is not kept."""
+    left = counts.get(caller, 0) - 1
+    if left > 0:
+        counts[caller] = left
+    else:
+        counts.pop(caller, None)

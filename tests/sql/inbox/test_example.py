@@ -4,8 +4,7 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import aio_pika
@@ -15,34 +14,16 @@ import pytest
 from aio_pika.abc import HeadersType
 
 from testing.postgresql import PostgreSQLServer
-from testing.servers import bound, free_port
+from testing.uvicorn_app import served_by_uvicorn
 from testing.waiting import until, wait_until
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
-@contextmanager
-def running(database: str, rabbitmq: str) -> Iterator[httpx.Client]:
-    """The example as a process, and a client of it; killed at the end."""
-    port = free_port()
-    command = [sys.executable, "-m", "uvicorn", "payments:app", "--port", str(port), "--log-level", "warning"]
-    environment = os.environ | {"DATABASE": database, "RABBITMQ": rabbitmq}
-    process = subprocess.Popen(bound(*command), cwd=EXAMPLES, env=environment, stderr=subprocess.PIPE, text=True)
-
-    def serves() -> bool:
-        assert process.poll() is None, process.stderr and process.stderr.read()
-        try:
-            return client.get("/balance").status_code == 200
-        except httpx.TransportError:
-            return False
-
-    try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60, trust_env=False, verify=False) as client:
-            wait_until(serves, "the example serves")
-            yield client
-    finally:
-        process.kill()
-        process.communicate()
+def running(database: str, rabbitmq: str) -> AbstractContextManager[httpx.Client]:
+    """The example as a process, and a client of it."""
+    given = {"DATABASE": database, "RABBITMQ": rabbitmq}
+    return served_by_uvicorn("payments:app", EXAMPLES, ready="/balance", **given)
 
 
 @pytest.mark.timeout(300)

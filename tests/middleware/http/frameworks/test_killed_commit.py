@@ -3,45 +3,20 @@
 Rules of docs/contract.md: R3.25.
 """
 
-import os
 import sqlite3
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
 
 import httpx
 import pytest
 
-from testing.servers import RedisServer, bound, free_port
+from testing.servers import RedisServer
 from testing.template import ROOT
+from testing.uvicorn_app import served_by_uvicorn
 from testing.waiting import wait_until
 
 HERE = "tests.middleware.http.frameworks.dying:app"
 PAYMENT = {"Idempotency-Key": "k", "Content-Type": "application/json"}
-
-
-@contextmanager
-def served(**given: str) -> Iterator[httpx.Client]:
-    port = free_port()
-    command = [sys.executable, "-m", "uvicorn", HERE, "--port", str(port), "--log-level", "warning"]
-    process = subprocess.Popen(bound(*command), cwd=ROOT, env=os.environ | given)
-
-    def answers() -> bool:
-        try:
-            return client.get("/").status_code == 404
-        except httpx.TransportError:
-            return False
-
-    try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60, trust_env=False, verify=False) as client:
-            wait_until(answers, "the app serves")
-            yield client
-    finally:
-        process.kill()
-        process.wait()
 
 
 @pytest.mark.parametrize(("complete", "rows"), [("auto", 1), ("response", 0)])
@@ -60,14 +35,14 @@ def test_a_commit_that_was_killed_is_made_by_the_retry(
         "NAMESPACE": uuid4().hex,
         "COMPLETE": complete,
     }
-    with served(**given) as client:
+    with served_by_uvicorn(HERE, ROOT, ready="/", **given) as client:
         try:
             first = client.post("/payments", headers=PAYMENT)
         except httpx.TransportError:
             first = None
         assert first is None or complete == "response"
         wait_until(lambda: not dies.exists(), "it was killed")
-    with served(**given) as client:
+    with served_by_uvicorn(HERE, ROOT, ready="/", **given) as client:
         wait_until(lambda: client.post("/payments", headers=PAYMENT).status_code == 201, "the retry is answered")
     with sqlite3.connect(books) as connection:
         assert connection.execute("SELECT count(*) FROM payment").fetchone() == (rows,)
