@@ -41,7 +41,9 @@ def project(tmp_path: Path) -> Path:
 def suite(project: Path, only: str = "") -> tuple[int, set[str], str]:
     """How many tests of the suite passed, which failed, and what was printed. ``only``: as in ``pytest -k``."""
     done = template.run(
-        *("-m", "pytest", "-q", "-p", "pytest_asyncio.plugin", "--tb=line", "-rf", "-k", only, "."),
+        # Its own folder of temporary files: in the one that all pytests share, two that tidy up at once meet, and one fails.
+        *("-m", "pytest", f"--basetemp={project}.tmp", "-q"),
+        *("-p", "pytest_asyncio.plugin", "--tb=line", "-rf", "-k", only, "."),
         preloaded=PRELOADED,
         cwd=project,
         env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
