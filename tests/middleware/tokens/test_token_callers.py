@@ -272,6 +272,25 @@ async def test_unknown_keys_make_no_more_than_a_fetch_per_interval(there: Scene)
     assert there.server.fetched == 1
 
 
+async def test_a_key_that_is_renewed_under_its_id_counts_at_once(there: Scene) -> None:
+    """Not first after ``max_age``; and who forges signatures has it read no more often than once in an interval."""
+    made = door(app := Answering(201), there.jwt)
+    assert (await made.send(headers=there.issuer.lines())).status == 201
+    there.issuer.keys = [SigningKey(there.issuer.keys[-1].identifier)]
+    there.server.body = there.issuer.jwks()
+    assert (await made.send(headers=there.issuer.lines())).replayed
+    assert app.calls == 1
+    there.settings = {"refresh_interval": 3600}
+    there.server.fetched = 0
+    made = door(Answering(201), there.jwt)
+    await made.send(headers=there.issuer.lines())
+    for _ in range(20):
+        forged = there.issuer.lines(key=SigningKey(there.issuer.keys[-1].identifier))
+        answer = await made.send(headers=forged)
+        assert (answer.status, answer.problem["detail"]) == (401, "The token's signature doesn't hold.")
+    assert there.server.fetched == 1
+
+
 async def test_a_file_is_read_anew_for_a_key_that_is_not_known(tmp_path: Path) -> None:
     issuer = Issuer()
     file = tmp_path / "jwks.json"
