@@ -107,9 +107,9 @@ def _events(history: History, terms: Terms) -> Iterator[Event]:
             raise Unexplained(f"{owner} was asked for by nobody: {execution}")
         begin = min(begins)
         yield Event(f"{owner} claims", "claim", begin, execution.began, True, owner, b"", payload, execution.attempt)
-        told = own.get(number)
-        must = told is not None and terms.records_first
-        end = told.ended if told is not None and must else inf
+        answer = own.get(number)
+        must = answer is not None and terms.records_first
+        end = answer.ended if answer is not None and must else inf
         kind = "unknown" if execution.cut else "succeed"
         yield Event(f"{owner} is recorded", kind, execution.ended, end, must, owner, execution.content)
         yield Event(f"{owner} lapses", "lapse", begin + terms.lease, inf, False, owner)
