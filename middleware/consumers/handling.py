@@ -88,6 +88,7 @@ async def _settle_all(
         for begun in batch:
             begun.abandon_soon("the consumer was closed")
         raise error
+    log_sent_back(batch[0].named, error)
     await asyncio.gather(*[_settle_failure(begun, error, timed_out=timed_out) for begun in batch])
     if isinstance(error, (asyncio.CancelledError, *ENDS_PROCESS)):
         raise error
@@ -102,6 +103,7 @@ async def _settle_thread(begun: Begun, called: Callable[[], Any]) -> BaseExcepti
         # Cancelled at the process's end, when the thread may still be at work: the lease is left to lapse.
         if isinstance(error, asyncio.CancelledError) or is_left(error, task):
             raise
+        log_sent_back(begun.named, error)
         await _settle_failure(begun, error)
         return error if isinstance(error, ENDS_PROCESS) else None
     await begun.succeed(kept(begun))
@@ -126,7 +128,6 @@ async def _settle_failure(
         parked = isinstance(error, Parked)
         await begun.release(Action.ACKNOWLEDGE if parked else Action.REDELIVER)
         if not parked:
-            log_sent_back(begun.named, error)
             kind, text = kind_and_text(error)
             begun.reason = text or kind
     elif state is State.FAILED:
@@ -192,6 +193,7 @@ def outcomes_of(returned: Any, count: int) -> Sequence[Any]:
 
 async def _settle_each(begun: Begun, outcome: Any) -> None:
     if isinstance(outcome, Exception):
+        log_sent_back(begun.named, outcome)
         await settle_raised(begun, outcome)
     else:
         begun.returned = outcome

@@ -10,6 +10,7 @@ from types import TracebackType
 from oncegate.middleware.consumers.begun import Begun
 from oncegate.middleware.consumers.delivery import Action
 from oncegate.middleware.consumers.handling import NotRecorded, executing, settle_raised
+from oncegate.middleware.consumers.sent_back import log_sent_back
 
 
 class Once:
@@ -76,4 +77,5 @@ async def leave(begun: Begun, error: BaseException | None) -> None:
     elif isinstance(error, GeneratorExit):  # the surrounding coroutine is being closed: it can't await any more
         begun.abandon_soon("the code that executed it was closed")
     else:
+        log_sent_back(begun.named, error)
         await settle_raised(begun, error)

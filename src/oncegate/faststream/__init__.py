@@ -53,6 +53,7 @@ from oncegate.faststream.rules import (
 from oncegate.middleware.consumers.begun import Begun, not_kept
 from oncegate.middleware.consumers.delivery import Action, Delivery, DeliveryDecision
 from oncegate.middleware.consumers.handling import executing, kept, result_of, settle_raised
+from oncegate.middleware.consumers.sent_back import log_sent_back
 from oncegate.middleware.consumers.subscription import Subscription
 from oncegate.middleware.consumers.transactional import Executed, TransactionalInbox, check_secrets
 from oncegate.middleware.outcome.errors import NotProcessed, Parked
@@ -286,6 +287,7 @@ class _Processing(BaseMiddleware[Any, Any]):
             await begun.fail("sent back by the handler")
         else:
             if isinstance(exc_val, NotProcessed):
+                log_sent_back(begun.named, exc_val)
                 self._front.sent_back += 1
             else:
                 self._log_failure(begun, exc_val)
