@@ -50,7 +50,7 @@ def subscribed(kind: str, url: str, name: str, hook: Any, handler: Any, prefetch
     if kind == "rabbit":
         from faststream.rabbit import Channel, RabbitBroker, RabbitQueue
 
-        dead = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": f"{name}.dead"}
+        dead: Any = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": f"{name}.dead"}
         rabbit = RabbitBroker(url, middlewares=[hook], logger=None, default_channel=Channel(prefetch_count=prefetch))
         queue = RabbitQueue(name, durable=True, arguments=dead)
         rabbit.subscriber(queue, ack_policy=AckPolicy.NACK_ON_ERROR)(handler)
@@ -78,7 +78,7 @@ async def main(kind: str, form: str, url: str, name: str, redis_url: str, databa
     one = subscription(redis_url, name, lease=LEASE, max_attempts=1000)
     ended = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
-    pauses = {"pause": PAUSE, "max_pause": MAX_PAUSE}
+    pauses: dict[str, Any] = {"pause": PAUSE, "max_pause": MAX_PAUSE}
     handler: Any
     async with AsyncExitStack() as stack:
         if form == "transaction":

@@ -52,7 +52,7 @@ class Plan:
             # The last one decides what "latest" comes to: it is no poison.
             poison = self.chance.randrange(1, self.numbers) if account in kinds else 0
             for number in range(1, self.numbers + 1):
-                event = {
+                event: dict[str, Any] = {
                     "key": f"{account}-{number}-{uuid4().hex}",
                     "account": account,
                     "number": number,

@@ -14,6 +14,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from functools import partial
 from itertools import count
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import httpx
@@ -224,13 +225,12 @@ async def replays(folder: Path) -> AsyncIterator[Round]:
 
         async def one(draw: random.Random) -> None:
             most = draw.randint(1, 4)
-            limit, refusal = draw.choice(
-                [
-                    ({"max_in_flight_per_caller": most}, "too-many-keys"),
-                    ({"new_keys_per_caller": f"{most + 2}/h"}, "too-many-keys"),
-                    ({"max_in_flight": most}, "overloaded"),
-                ]
-            )
+            limits: list[tuple[dict[str, Any], str]] = [
+                ({"max_in_flight_per_caller": most}, "too-many-keys"),
+                ({"new_keys_per_caller": f"{most + 2}/h"}, "too-many-keys"),
+                ({"max_in_flight": most}, "overloaded"),
+            ]
+            limit, refusal = draw.choice(limits)
             app = Answering(201, 500, 201, held=True)
             there = Door(app, cache, uuid4().hex, **limit)
             app.release()
