@@ -331,9 +331,9 @@ def forget(shop: Shop, draw: random.Random) -> None:
 
 @asynccontextmanager
 async def owed(folder: Path) -> AsyncIterator[Round]:
-    """Redis stands still for longer than the lease while a success becomes known: the living gateway never executes it again."""
+    """Redis is away, or stands still, for longer than the lease while a success becomes known: it is never executed again."""
     async with AsyncExitStack() as stack:
-        redis, ledger = stack.enter_context(RedisServer()), stack.enter_context(Ledger())
+        redis, ledger = stack.enter_context(RedisServer(persist=True)), stack.enter_context(Ledger())
         caller = await stack.enter_async_context(Caller())
         gateway = Gateway(
             folder / "gateway.log",
@@ -348,14 +348,15 @@ async def owed(folder: Path) -> AsyncIterator[Round]:
         async def one(draw: random.Random) -> None:
             key = fresh_key()
             async with caller.held(ledger, gateway, key) as (first, gate):
-                redis.pause()
+                is_away = draw.random() < 0.7
+                (redis.stop if is_away else redis.pause)()
                 try:
                     gate.open()
                     answer = await first
                     assert answer.status_code == 201
-                    await asyncio.sleep(LEASE + draw.uniform(0, 0.5))
+                    await asyncio.sleep(LEASE + draw.uniform(0, 1.5))
                 finally:
-                    redis.resume()
+                    await asyncio.to_thread(redis.start if is_away else redis.resume)
             await asyncio.sleep(draw.choice([0, draw.uniform(0, 0.1)]))
             retry = await caller.settled(gateway, key)
             assert (ledger.attempts(key), retry.content, is_replay(retry)) == (["1"], answer.content, True)
