@@ -104,9 +104,9 @@ _CHECK_AT: Final = len('"S":"')
 _LENGTH_AT: Final = _CHECK_AT + _CHECK_BYTES
 _RETENTION_AT: Final = 38
 _FOUND_AT: Final = 46
-_RESTORED: Final = (b"", b'{"a":1}')
-"""What a release leaves of the members, unsealed (``redis/lua/release.lua``)."""
-_OWN_NAMES: Final = frozenset([each.name.encode() for each in RECORD_MEMBERS])
+_OWN_NAMES: Final = frozenset([each.name for each in RECORD_MEMBERS])
+_OWN_BEGINS: Final = tuple([b'{"%b":' % name.encode() for name in _OWN_NAMES])
+"""What an object begins with that has members of the record's own."""
 _COMMON: Final = tuple([each for each in TRACE_MEMBERS if each.part not in TIMES])
 _own_parts: Final[Callable[[object], Any]] = attrgetter(*[each.part for each in RECORD_MEMBERS])
 _common_parts: Final[Callable[[object], Any]] = attrgetter(*[each.part for each in _COMMON])
@@ -259,7 +259,7 @@ def _sealed_parts(data: bytes, end: int, code: bytes, size: int) -> tuple[bytes,
 
 def _check_alone(data: bytes, apart: bytes, code: bytes, token: bytes) -> None:
     """Raises ``ValueError`` for an outcome without a response that neither is sealed nor was restored."""
-    if apart in _RESTORED:
+    if _was_restored(apart):
         if token != DEAD_TOKEN or code not in _GIVEN_BACK:
             raise ValueError("the seal is gone")
         return
@@ -269,9 +269,14 @@ def _check_alone(data: bytes, apart: bytes, code: bytes, token: bytes) -> None:
         raise ValueError("the seal is another record's, or gone")
 
 
+def _was_restored(apart: bytes) -> bool:
+    """Whether this is all that a release leaves of the members, unsealed (``redis/lua/release.lua``): the record's own."""
+    return not apart or (apart.startswith(_OWN_BEGINS) and _OWN_NAMES.issuperset(orjson.loads(apart)))
+
+
 def _with_members(record: Record, apart: bytes, traced: bool) -> Record:
     """``record`` with what the object behind it says. The record's own members come first: mostly there is none."""
-    if apart and (traced or apart[2:3] in _OWN_NAMES):
+    if apart and (traced or apart.startswith(_OWN_BEGINS)):
         members = orjson.loads(apart)
         _with_own(record, members)
         if traced:
@@ -340,7 +345,7 @@ def _decode_flight(data: bytes, remaining_ms: int, traced: bool) -> Record:
         raise ValueError("an attempt can't have found this state")
     apart = data[start:]
     sealed = len(apart) - _FLIGHT_SEAL_BYTES
-    if apart in _RESTORED:
+    if _was_restored(apart):
         if former is not None:
             raise ValueError("the seal is gone")
     elif sealed <= 0 or apart[sealed:] != b'"I":"%08x"}' % _check_of_flight(data, apart[:sealed]):
