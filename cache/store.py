@@ -37,15 +37,15 @@ class Cache(Protocol):
     each claim.
     """
 
-    async def claim(self, key: str, request: ClaimRequest, *, adopt: Adopt | None = None) -> Claim:
+    async def claim(self, key: str, request: ClaimRequest, *, adopt: Callable[[Claim], None] | None = None) -> Claim:
         """Make the record ours, in flight for the request's ``lease_ms``, or return the one that is there.
 
         It is won where there is no record, where the record already carries ``token`` in flight (our own claim, sent
         again), and where it reads as one of ``takeover`` with the same fingerprint. Otherwise nothing is written.
         Once the lease has run out, the record reads ``UNKNOWN`` for ``retention_ms`` more, then it is gone.
 
-        Raises `CacheUnavailable` (a claim whose answer arrives later is given to ``adopt``, or withdrawn where that is
-        ``None``), `RecordUnreadable`, or `CacheFull`.
+        Raises `CacheUnavailable` (a claim that was won, and whose answer arrives later, is given to ``adopt``, which must not
+        block or raise; or withdrawn where that is ``None``), `RecordUnreadable`, or `CacheFull`.
         """
         ...
 

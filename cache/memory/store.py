@@ -50,7 +50,7 @@ class MemoryCache(CallbackCache, by_callback=True):
     def __len__(self) -> int:
         return len(self._entries)
 
-    async def claim(self, key: str, request: ClaimRequest, *, adopt: Adopt | None = None) -> Claim:  # noqa: ARG002 - nobody stops waiting
+    async def claim(self, key: str, request: ClaimRequest, *, adopt: Callable[[Claim], None] | None = None) -> Claim:  # noqa: ARG002 - nobody stops waiting
         """See `Cache.claim`."""
         return self._move(key, transitions.claim, request)
 

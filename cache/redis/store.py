@@ -7,7 +7,7 @@ A first request costs two commands, a replay one. All callers of a loop share on
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from hiredis import ReplyError
 
@@ -87,7 +87,7 @@ class RedisCache(CallbackCache, by_callback=True):
         """Seconds that a call takes at most."""
         return self.client.timeout
 
-    async def claim(self, key: str, request: ClaimRequest, *, adopt: Adopt | None = None) -> Claim:
+    async def claim(self, key: str, request: ClaimRequest, *, adopt: Callable[[Claim], None] | None = None) -> Claim:
         """See `Cache.claim`. A fresh token for each call: one that was given up on is withdrawn by its token."""
         routes = await self.client.opened()
         call = self._claim_call(routes, key, request, adopt, None, self.encryption, self.past_maxmemory)
