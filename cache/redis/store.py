@@ -226,12 +226,13 @@ class RedisCache(CallbackCache, by_callback=True):
 class _RedisCalls:
     """The calls of a `RedisCache` by callback, over the connections that are open: else each takes a task."""
 
-    __slots__ = ("_cache", "_client", "_encryption")
+    __slots__ = ("_cache", "_claim_call", "_client", "_encryption")
 
     def __init__(self, cache: RedisCache) -> None:
         self._cache = cache
         self._client = cache.client
         self._encryption = cache.encryption
+        self._claim_call = cache._claim_call
 
     def start_claim(
         self,
@@ -246,7 +247,7 @@ class _RedisCalls:
         client, cache = self._client, self._cache
         routes = client.routes.get(loop)
         if routes is not None:
-            call = cache._claim_call(routes, key, request, adopt, then, self._encryption, cache.past_maxmemory)
+            call = self._claim_call(routes, key, request, adopt, then, self._encryption, cache.past_maxmemory)
             if call.send(client.timeout):
                 return None
         return start(loop, cache.claim(key, request, adopt=adopt), then)

@@ -130,13 +130,19 @@ async def test_a_lease_is_renewed_again_whatever_a_cache_has_raised() -> None:
     assert (await there.send()).replayed
 
 
+class Derived(MemoryCache):
+    """Changes nothing, and could."""
+
+
+class DerivedRedis(RedisCache):
+    """Changes nothing, and could."""
+
+
 def test_ours_are_called_by_callback_and_what_is_derived_from_them_by_its_coroutines() -> None:
     for cache in (MemoryCache(), RedisCache.from_url("redis://127.0.0.1:1")):
         assert not isinstance(callbacks(cache), CoroutineCalls)
-    assert isinstance(callbacks(type("Derived", (MemoryCache,), {})()), CoroutineCalls)
-    assert isinstance(
-        callbacks(type("DerivedRedis", (RedisCache,), {}).from_url("redis://127.0.0.1:1")), CoroutineCalls
-    )
+    for derived in (Derived(), DerivedRedis.from_url("redis://127.0.0.1:1")):
+        assert isinstance(callbacks(derived), CoroutineCalls)
 
 
 @pytest.mark.parametrize("turns", range(4))
