@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 from oncegate.cache.codec import decode
 from oncegate.cache.errors import IllegalTransition
 from oncegate.cache.record import Claim, ClaimRequest, Record, State
-from oncegate.cache.transitions import REMOVED, UNCHANGED, Resolution, ResolveRequest
+from oncegate.cache.transitions import Resolution, ResolveRequest
+from tests.cache.test_law import Functions
 
 PAYLOAD, OTHER_PAYLOAD = b"p" * 16, b"q" * 16
 OUTCOMES = (State.SUCCEEDED, State.FAILED, State.UNKNOWN)
@@ -46,13 +47,12 @@ class Held(NamedTuple):
         return None if self.data is None else Claim(False, decode(self.data, self.left), self.left)
 
 
-def carry_out(held: Held, move: Any) -> Held:
-    """What is held after a `Move`: the one place that knows what a move carries."""
-    if move.ttl_ms == REMOVED:
-        return Held()
-    if move.ttl_ms == UNCHANGED:
-        return held
-    return Held(move.data or held.data, move.ttl_ms)
+def answer_of(law: Any, held: Held, name: str, arguments: dict[str, Any]) -> tuple[Any, Held]:
+    """What a function of ``law`` answers, and what is held then: the one place that knows how a move is carried out."""
+    functions = Functions(law)
+    functions.data, functions.left = held
+    answer = getattr(functions, name)(**arguments)
+    return Claim(*answer) if name == "claim" else answer, Held(functions.data, functions.left)
 
 
 class Call(NamedTuple):
@@ -224,8 +224,7 @@ class Search:
         key = (held, call.name, repr(call.arguments))
         known = self.calls.get(key)
         if known is None:
-            move = getattr(self.law, call.name)(held.read(), **call.arguments)
-            known = self.calls[key] = (move.answer, carry_out(held, move))
+            known = self.calls[key] = answer_of(self.law, held, call.name, call.arguments)
             if self.on_call is not None:
                 self.on_call(held, call, *known)
         return known
