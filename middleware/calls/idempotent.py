@@ -17,7 +17,7 @@ from oncegate.middleware.calls.arguments import Choose, FunctionCall, Signature
 from oncegate.middleware.calls.processor import CommandProcessor
 from oncegate.middleware.calls.sync import CallingThreads, ThreadedCall
 from oncegate.middleware.outcome.results import Codec, command_form
-from oncegate.middleware.rules.arguments import given_settings
+from oncegate.middleware.rules.arguments import given_settings, named_only
 from oncegate.middleware.rules.decorated import note_decorated
 from oncegate.middleware.rules.digests import Secrets
 from oncegate.middleware.rules.errors import CallerMissing, KeyMissing
@@ -31,19 +31,7 @@ _FUNCTION = b"python function"
 """No header has such a name: a function's keys are never a request's, even in one namespace."""
 
 
-def _in_brackets(made: Callable[P, R]) -> Callable[P, R]:
-    """``made``, which says what to write where a decorator is used without its arguments."""
-
-    @functools.wraps(made)
-    def checked(*given: P.args, **options: P.kwargs) -> R:
-        if given:
-            raise TypeError("@idempotent takes its arguments by name, in brackets: @idempotent(key=..., cache=...)")
-        return made(*given, **options)
-
-    return checked
-
-
-@_in_brackets
+@named_only(0, "@idempotent takes its arguments by name, in brackets: @idempotent(key=..., cache=...)")
 def idempotent(
     *,
     key: Callable[..., KeyText],

@@ -26,6 +26,7 @@ from oncegate.middleware.rules.arguments import (
     given_namespace,
     given_routes,
     given_settings,
+    named_only,
 )
 from oncegate.middleware.rules.digests import Secrets, given_digests
 from oncegate.middleware.rules.policy import TOKEN_HEADER, Policies
@@ -38,6 +39,11 @@ from oncegate.middleware.tokens.verifier import open_tokens
 log = logging.getLogger("oncegate.http")
 
 _NEEDS_ASYNCIO: Final = "IdempotencyMiddleware needs asyncio: use a server's asyncio worker (hypercorn -k asyncio)"
+
+_BY_NAME: Final = (
+    "IdempotencyMiddleware takes the app by place, and all else by name: IdempotencyMiddleware(app, cache=...), or "
+    "app.add_middleware(IdempotencyMiddleware, cache=...)"
+)
 
 
 class IdempotencyMiddleware:
@@ -70,6 +76,7 @@ class IdempotencyMiddleware:
     ``ValidationError`` for a route's wrong override.
     """
 
+    @named_only(2, _BY_NAME)
     def __init__(
         self,
         app: App,
