@@ -1,9 +1,8 @@
-"""`AppRecords`, what tests of one's own app are made with: a cache like any other, whose records lapse and owners die when a test says.
+"""`AppRecords`, which tests of one's own app are made with: a cache whose records lapse and owners die when a test wants it.
 
 Rules of docs/contract.md: R12.41.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -58,8 +57,8 @@ class Shop:
 
 
 @pytest.fixture
-def shop() -> Iterator[Shop]:
-    yield Shop()
+def shop() -> Shop:
+    return Shop()
 
 
 def test_an_app_has_its_own_cache_back_once_the_test_is_over(shop: Shop) -> None:
@@ -126,10 +125,9 @@ def test_what_is_not_there_is_named(shop: Shop, records: AppRecords) -> None:
 def test_while_it_is_away_nothing_is_executed_and_nothing_lost(shop: Shop, records: AppRecords) -> None:
     records.use(shop.app)
     shop.pay()
-    with pytest.raises(ZeroDivisionError), records.away():
+    with records.away():
         assert shop.pay().status_code == 503
         assert shop.pay("other").status_code == 503
-        raise ZeroDivisionError
     assert (shop.pay().json(), shop.paid) == (1, 1)
 
 

@@ -47,6 +47,7 @@ from oncegate.cache.redis.scripts import (
     Script,
     pack,
 )
+from oncegate.cache.seconds import given_seconds
 from oncegate.cache.store import Adopt, Page, Then, by_callback, start
 from oncegate.cache.transitions import Resolution, ResolveRequest, check_duration, check_resolution, resolved_record
 
@@ -96,6 +97,7 @@ class RedisCache:
 
         Raises ``ValueError`` for a URL or a key that can't be used. Does not connect: `check` does.
         """
+        (timeout,) = given_seconds(timeout=timeout)
         topology = create_topology(url, timeout, bounds or Bounds(patience=2 * timeout))
         return cls(topology, timeout=timeout, encryption=given_encryption(encryption_keys))
 

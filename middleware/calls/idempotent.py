@@ -12,6 +12,7 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 from pydantic.errors import PydanticUserError
 
+from oncegate.cache.seconds import given_seconds
 from oncegate.cache.store import Cache
 from oncegate.middleware.calls.arguments import Choose, FunctionCall, Signature
 from oncegate.middleware.calls.processor import CommandProcessor
@@ -64,6 +65,8 @@ def idempotent(
     Raises ``TypeError`` and ``ValueError`` at once for what can't be decorated so. A call raises what `CommandProcessor.process`
     raises, `KeyMissing` for ``None`` as the key, `CallerMissing` where ``caller`` gives none.
     """
+
+    (wait,) = given_seconds(wait=wait)
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         _check_decorated(function)

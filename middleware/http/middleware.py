@@ -7,6 +7,7 @@ from typing import Final
 
 from oncegate.cache.errors import CacheError
 from oncegate.cache.open import given_cache
+from oncegate.cache.seconds import given_seconds
 from oncegate.cache.store import Cache
 from oncegate.middleware.admission.admission import Admissions
 from oncegate.middleware.admission.buffers import MAX_BUFFERED, MAX_UNREAD, Buffered, Unread
@@ -21,6 +22,7 @@ from oncegate.middleware.http.enter import enter
 from oncegate.middleware.rules.arguments import (
     check_app,
     check_callable,
+    check_counts,
     check_function,
     check_watch,
     given_namespace,
@@ -111,6 +113,13 @@ class IdempotencyMiddleware:
         check_function("redact", redact, "a function of the ASGI scope and a StoredResponse")
         if caller is not None and (settings.scope is not None or any(each.scope is not None for each in routes)):
             raise ValueError("caller takes the place of scope: give one of them")
+        body_timeout, drain_timeout = given_seconds(body_timeout=body_timeout, drain_timeout=drain_timeout)
+        check_counts(
+            max_in_flight=max_in_flight,
+            max_in_flight_per_caller=max_in_flight_per_caller,
+            max_buffered=max_buffered,
+            max_unread=max_unread,
+        )
         least = min(max_in_flight, max_buffered, max_unread, max_in_flight_per_caller + 1)
         if least < 1 or body_timeout <= 0 or drain_timeout < 0:
             raise ValueError(

@@ -61,6 +61,13 @@ def check_callable(name: str, value: object, example: str, *, optional: bool = F
         raise TypeError(f"{name} is {_named(value)}: give {example}")
 
 
+def check_counts(**counts: object) -> None:
+    """Raises ``TypeError`` for one of ``counts`` that is no whole number, by its name: a variable of the environment is text."""
+    for name, value in counts.items():
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise TypeError(f"{name} is {_named(value)}: give a whole number")
+
+
 def check_app(app: object) -> None:
     """Raises ``TypeError`` for what is no ASGI app, as far as it can be seen: a WSGI app takes two arguments."""
     check_callable("app", app, "an ASGI app")

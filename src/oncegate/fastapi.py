@@ -1,4 +1,4 @@
-"""For FastAPI apps: `protect` puts the middleware around the app, `document` adds what it enforces to the app's own OpenAPI description.
+"""For FastAPI apps: `protect` puts the middleware around the app, `document` adds its rules to the app's own OpenAPI description.
 
 app = FastAPI()
 protect(app, cache="redis://localhost", settings=IdempotencySettings(require_key=True))
@@ -41,8 +41,8 @@ def _typed_as(
 def protect(app: Starlette, **options: Any) -> None:
     """Put `IdempotencyMiddleware` around ``app``, a FastAPI or Starlette app, with the arguments that it takes.
 
-    As ``app.add_middleware(IdempotencyMiddleware, ...)`` does, but what is wrong is raised here: Starlette makes its middlewares with
-    the first request, so that an app with a wrong setting starts, and then answers 500 to everything. Raises what
+    As ``app.add_middleware(IdempotencyMiddleware, ...)`` does, but what is wrong is raised here: Starlette makes its middlewares
+    with the first request, so that an app with a wrong setting starts, and then answers 500 to everything. Raises what
     `IdempotencyMiddleware` raises, and ``TypeError`` for another app.
     """
     if not isinstance(app, Starlette):
@@ -52,7 +52,6 @@ def protect(app: Starlette, **options: Any) -> None:
         )
     IdempotencyMiddleware(app, **options)
     app.add_middleware(IdempotencyMiddleware, **options)
-
 
 
 def document(

@@ -68,7 +68,7 @@ FAULTS = {
     ),
     "an app that keeps no success": (
         "shop.py",
-        'settings=IdempotencySettings(require_key=True)',
+        "settings=IdempotencySettings(require_key=True)",
         'routes=[Route("/payments", require_key=True, status={"2xx": "release"})]',
         {"test_a_retry_pays_nothing"},
     ),

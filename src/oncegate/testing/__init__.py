@@ -1,6 +1,7 @@
 """For tests of your own, by pytest: of an app that enforces keys, and of a cache. The extra ``testing`` brings what it needs.
 
-An app: ``pytest_plugins = ["oncegate.testing.records"]`` in the conftest.py at the top gives the fixture `records`, an `AppRecords`.
+An app: ``pytest_plugins = ["oncegate.testing.records"]`` in the conftest.py at the top gives the fixture `records`, an
+`AppRecords`.
 A cache: derive a test class from `CacheBehaviours`, with a fixture ``store`` that gives a `Store` for each test.
 """
 

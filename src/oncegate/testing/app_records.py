@@ -15,11 +15,11 @@ from oncegate.cache.record import Claim, ClaimRequest, Record, State
 from oncegate.cache.store import Adopt, Page
 from oncegate.cache.transitions import Resolution, ResolveRequest
 from oncegate.middleware.http.middleware import IdempotencyMiddleware
-from oncegate.middleware.rules.digests import UNKEYED, Digests, Secrets, given_digests
+from oncegate.middleware.rules.digests import Digests, Secrets, given_digests
 from oncegate.middleware.rules.key import key_digest
 from oncegate.middleware.rules.settings import Route
 
-Answer = TypeVar("Answer")
+Given = TypeVar("Given")
 
 _UNENFORCED: Final = (Route(path="*", methods=[]),)
 _BEYOND_MS: Final = 2
@@ -49,13 +49,13 @@ class AppRecords(MemoryCache):
         for an app that has no `IdempotencyMiddleware` of its own.
         """
         added = getattr(app, "user_middleware", [])
-        for index, each in enumerate(added):
-            if isinstance(each.cls, type) and issubclass(each.cls, IdempotencyMiddleware):
-                break
-        else:
+        own = [index for index, each in enumerate(added) if _is_ours(each.cls)]
+        if not own:
             raise LookupError(
                 "the app has no IdempotencyMiddleware of its own: add it, or give it cache=records where you make it"
             )
+        index = own[0]
+        each = added[index]
         self._used.append((app, index, each))
         self._digests = given_digests(each.kwargs.get("secret"))
         options = {**each.kwargs, "cache": self, **({} if enforce else {"routes": _UNENFORCED})}
@@ -80,7 +80,7 @@ class AppRecords(MemoryCache):
         self._passed += (max(left) + _BEYOND_MS) / 1000
 
     def kill_owner(self, key: str) -> None:
-        """Take whoever executes ``key`` now for dead, as by SIGKILL: its lease is renewed no more, and its outcome never recorded.
+        """Take whoever executes ``key`` now for dead, as by SIGKILL: its lease is not renewed, and its outcome never recorded.
 
         Your code goes on, since it is in the test's own process; its record stays in flight until it lapses: `lapse`. Raises
         ``LookupError`` where nothing is executed under the key.
@@ -153,6 +153,10 @@ class AppRecords(MemoryCache):
         return await super().check()
 
 
+def _is_ours(middleware: object) -> bool:
+    return isinstance(middleware, type) and issubclass(middleware, IdempotencyMiddleware)
+
+
 def _put(app: Any, index: int, middleware: Any) -> None:
     app.user_middleware[index] = middleware
     app.middleware_stack = None  # Starlette makes it anew for the next request
@@ -163,11 +167,11 @@ def _key_part(look_up_key: str) -> str:
     return look_up_key.split(":")[1]
 
 
-def _at_once(call: Coroutine[Any, Any, Answer]) -> Answer:
+def _at_once(call: Coroutine[Any, Any, Given]) -> Given:
     """The answer of a coroutine that awaits nothing: tests of an app need no event loop of their own."""
     try:
         call.send(None)
     except StopIteration as done:
-        answer: Answer = done.value
+        answer: Given = done.value
         return answer
     raise AssertionError("a MemoryCache awaits nothing")  # pragma: no cover

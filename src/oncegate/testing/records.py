@@ -1,4 +1,4 @@
-"""The fixture `records`, as a plugin of pytest's: ``pytest_plugins = ["oncegate.testing.records"]`` in the conftest.py at the top.
+"""The fixture `records`, as a plugin of pytest's: ``pytest_plugins = ["oncegate.testing.records"]`` in the top conftest.py.
 
 A module of its own, since pytest wants to be the first who imports a plugin.
 """
