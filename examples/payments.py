@@ -1,6 +1,6 @@
 """Payments over HTTP and RabbitMQ, each booked once in PostgreSQL, however often it is sent and whatever dies on the way.
 
-pip install 'oncegate[fastapi,sql]' asyncpg aio-pika
+pip install '/path/to/the/checkout[sql]' asyncpg aio-pika
 DATABASE=postgresql+asyncpg://user@host/shop RABBITMQ=amqp://guest:guest@host/ uvicorn payments:app
 """
 
@@ -16,12 +16,13 @@ from typing import Annotated
 
 try:
     import aio_pika
+    import asyncpg  # noqa: F401 - by its name, in DATABASE
     from aio_pika.abc import AbstractIncomingMessage
+    from sqlalchemy import MetaData, text
+    from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 except ImportError as missing:
-    sys.exit(f"{missing.name} is not installed: pip install 'oncegate[fastapi,sql]' asyncpg aio-pika")
+    sys.exit(f"{missing.name} is not installed: pip install '/path/to/the/checkout[sql]' asyncpg aio-pika")
 from fastapi import FastAPI, Header
-from sqlalchemy import MetaData, text
-from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 
 from oncegate import (
     Action,
@@ -34,6 +35,10 @@ from oncegate import (
 )
 from oncegate.sql import Inbox
 
+if unset := [name for name in ("DATABASE", "RABBITMQ") if not os.environ.get(name)]:
+    sys.exit(
+        f"{', '.join(unset)} is not set: DATABASE=postgresql+asyncpg://user@host/shop RABBITMQ=amqp://guest:guest@host/"
+    )
 log = logging.getLogger("payments")
 DEAD = "payments.dead"  # what is given up, for a person to look at: it has had its 202
 

@@ -84,11 +84,20 @@ def test_messages_without_a_header_and_a_database_that_restarts_stop_nothing(
         wait_until(lambda: client.get("/balance").json() == before + 5, "it is booked")
 
 
-def test_without_what_it_needs_it_says_in_one_line_what_to_install() -> None:
-    program = "import sys; sys.modules['aio_pika'] = None; import payments"
-    environment = os.environ | {"DATABASE": "", "RABBITMQ": ""}
+@pytest.mark.parametrize(
+    ("missing", "word"),
+    [
+        ("aio_pika", "aio_pika is not installed: pip install"),
+        ("asyncpg", "asyncpg is not installed: pip install"),
+        ("sqlalchemy", "sqlalchemy is not installed: pip install"),
+        ("", "RABBITMQ is not set: "),
+    ],
+)
+def test_without_what_it_needs_it_says_so_in_one_line(missing: str, word: str) -> None:
+    program = f"import sys; sys.modules[{missing!r}] = None; import payments"
+    environment = os.environ | {"DATABASE": "postgresql+asyncpg://x", "RABBITMQ": ""}
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=EXAMPLES, env=environment, capture_output=True, text=True
     )
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
-    assert "pip install" in done.stderr
+    assert word in done.stderr
