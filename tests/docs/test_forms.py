@@ -1,7 +1,7 @@
 """The forms of code that pages recommend, as they stand there, with the fault put in that each page is about.
 
-A process is killed at an instant that the page names, and what is delivered or sent again is compared with what the page promises. Beside
-it runs what the page warns of: the same form without what it recommends, where the fault shows.
+A process is killed at an instant that the page names, and what is delivered or sent again is compared with what the page promises.
+Beside it runs what the page warns of: the same form without what it recommends, where the fault shows.
 """
 
 import re
@@ -18,6 +18,7 @@ from testing import template
 from testing.pages import BLOCK
 from testing.servers import RedisServer
 from testing.uvicorn_app import served_by_uvicorn
+from testing.waiting import wait_until
 
 DOCS = Path(__file__).parents[2] / "docs"
 IMPORTED = ("oncegate", "oncegate.sql", "oncegate.sql.inbox.create", "sqlalchemy.ext.asyncio", "sqlalchemy.orm")
@@ -414,7 +415,6 @@ def test_fastapi_a_payment_whose_commit_is_killed_is_made_by_the_retry(
         with closing(sqlite3.connect(tmp_path / "payments.db")) as database:
             assert database.execute("SELECT * FROM payment").fetchall() == []
         with served_by_uvicorn("shop:app", tmp_path, ready="/payments") as client:
-            while (answer := client.post("/payments?amount=30", headers=key)).status_code == 409:
-                pass
-            assert answer.status_code == 201
+            url = "/payments?amount=30"
+            wait_until(lambda: client.post(url, headers=key).status_code == 201, "the retry is answered")
             assert client.get("/payments").json() == rows
