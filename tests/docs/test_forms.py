@@ -1,6 +1,6 @@
 """The forms of code that pages recommend, as they stand there, with the fault put in that each page is about.
 
-A process is killed at an instant that the page names, and what is delivered or sent again is compared with what the page promises.
+A process is killed at an instant that the page names, and what is delivered or sent again is compared with what it promises.
 Beside it runs what the page warns of: the same form without what it recommends, where the fault shows.
 """
 

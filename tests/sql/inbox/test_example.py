@@ -4,7 +4,8 @@ import asyncio
 import os
 import subprocess
 import sys
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import aio_pika
@@ -49,6 +50,18 @@ def test_each_payment_is_booked_once(postgresql: PostgreSQLServer, rabbit_broker
         assert client.post("/payments", json={"amount": 1}).status_code == 400
         again = client.post("/payments", json={"amount": 31}, headers={"Idempotency-Key": "order-3"})
         assert again.status_code == 422, "another payload under a used key is not accepted"
+        for wrong in ({"sum": 1}, {"amount": 0}, {"amount": "x"}, {"amount": 10**30}):
+            refused = client.post("/payments", json=wrong, headers={"Idempotency-Key": f"wrong {wrong}"[:40]})
+            assert refused.status_code in (400, 422), "it would fail after its 202"
+
+
+@contextmanager
+def away(postgresql: PostgreSQLServer, name: str) -> Iterator[None]:
+    """The database takes no connection, and has ended those that there were."""
+    postgresql.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
+    postgresql.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")
+    yield
+    postgresql.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
 
 
 @pytest.mark.timeout(300)
@@ -80,7 +93,9 @@ def test_messages_without_a_header_and_a_database_that_restarts_stop_nothing(
             )
         assert client.get("/balance").status_code == 200
         key = {"Idempotency-Key": f"after-{name}"}
-        assert client.post("/payments", json={"amount": 5}, headers=key).status_code == 202
+        with away(postgresql, name):
+            assert client.get("/balance").status_code == 503
+            assert client.post("/payments", json={"amount": 5}, headers=key).status_code == 202
         wait_until(lambda: client.get("/balance").json() == before + 5, "it is booked")
 
 
