@@ -44,7 +44,7 @@ def book(order: str, amount: int) -> int:
     return int(made or 0)
 
 
-@app.task(bind=True, max_retries=None)
+@app.task(bind=True, max_retries=None)  # type: ignore[untyped-decorator]  # Celery has no types
 def pay(self: Task, order: str, amount: int) -> int:
     """Sent twice, or delivered again: the same number. Where a worker died, an `OutcomeUnknownError`, for a person to look at."""
     try:

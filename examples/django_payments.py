@@ -30,7 +30,7 @@ from django.http import HttpRequest, JsonResponse  # noqa: E402
 from django.urls import path  # noqa: E402
 
 
-class Payment(models.Model):
+class Payment(models.Model):  # type: ignore[misc]  # Django has no types
     """A payment, and whose key it was made under."""
 
     caller = models.CharField(max_length=64)

@@ -3,6 +3,7 @@
 Rules of docs/contract.md: R12.41.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -43,7 +44,7 @@ class Shop:
     def __init__(self, **options: Any) -> None:
         self.paid = 0
         self.app = FastAPI()
-        self.meanwhile = lambda: None
+        self.meanwhile: Callable[[], None] = lambda: None
         self.app.add_middleware(IdempotencyMiddleware, **({"cache": MemoryCache()} | options))
 
         @self.app.post("/pay")

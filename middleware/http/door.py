@@ -36,4 +36,4 @@ class HttpDoor:
     tokens: Tokens | None
     redact: Redact | None
     warn_of_signed_callers: bool
-    warn_of_cookies: bool = True
+    warn_of_cookies: bool

@@ -158,6 +158,7 @@ class IdempotencyMiddleware:
             tokens=tokens,
             redact=redact,
             warn_of_signed_callers=caller is None and settings.scope is None,
+            warn_of_cookies=True,
         )
         self._drain_timeout = drain_timeout
         self._rules = settings, tuple(routes)

@@ -52,7 +52,7 @@ async def test_browsers_that_a_cookie_names_are_served_once_the_scope_says_so(
 
 async def test_a_large_upload_is_taken_with_a_key_where_the_route_says_so() -> None:
     settings = advised("Why is my upload refused only with a key?")
-    upload = {"content": b"a" * (1 << 20) + b"a"}
+    upload: dict[str, Any] = {"content": b"a" * (1 << 20) + b"a"}
     async with Upstream(answering(OK)) as upstream:
         async with served(upstream.url) as (client, _):
             assert (await pay(client, "/uploads/1", None, **upload)).status_code == 200

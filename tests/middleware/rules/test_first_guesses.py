@@ -145,7 +145,7 @@ def test_a_middleware_s_cache_by_place_says_what_to_write() -> None:
     with pytest.raises(TypeError, match=r"IdempotencyMiddleware\(app, cache=\.\.\.\)"):
         guess(_app, MemoryCache())
     with pytest.raises(TypeError, match=r"protect\(app, cache=\.\.\.\)"):
-        protect(FastAPI(), cast(Any, MemoryCache()))
+        cast(Any, protect)(FastAPI(), MemoryCache())
 
 
 WRONG: dict[str, dict[str, Any]] = {
@@ -155,7 +155,7 @@ WRONG: dict[str, dict[str, Any]] = {
     "settings": {"cache": "memory://", "settings": {"ttl": 5}},
     "a route that says two things": {
         "cache": "memory://",
-        "routes": [Route("/x", require_key=True, generate_key=True)],
+        "routes": [Route(path="/x", require_key=True, generate_key=True)],
     },
     "a namespace": {"cache": "memory://", "namespace": "a:b"},
     "a secret": {"cache": "memory://", "secret": "short"},
