@@ -19,9 +19,10 @@ HEAD = """\
 
 Generated from the docstrings by `scripts/docs`: change them there. All of it comes from `import oncegate`; a change of what is
 promised here is a breaking change. Beside it are [`oncegate.client`](faq.md#what-sends-keys-from-python) for httpx,
-`oncegate.fastapi.document`, `oncegate.faststream` ([brokers](brokers.md)), `oncegate.prometheus.MiddlewareMetrics`
-([questions](faq.md#can-prometheus-see-what-the-middleware-does)) and `ConsumerMetrics` ([the hook](subscriptions.md#to-be-seen)),
-and `oncegate.backend` and `oncegate.testing` for [caches of your own](caches.md). Times are in seconds, sizes in bytes.
+`oncegate.fastapi` ([`protect`, `document`](fastapi.md)), `oncegate.faststream` ([brokers](brokers.md)),
+`oncegate.prometheus.MiddlewareMetrics` ([questions](faq.md#can-prometheus-see-what-the-middleware-does)) and
+`ConsumerMetrics` ([the hook](subscriptions.md#to-be-seen)), `oncegate.testing` for [tests of your app](testing.md), and with
+`oncegate.backend` for [caches of your own](caches.md). Times are in seconds, sizes in bytes.
 """
 SECTIONS = {
     "For ASGI apps": (

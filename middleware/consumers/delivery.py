@@ -56,6 +56,8 @@ class Delivery:
     sequence: int | None = None
 
     def __post_init__(self) -> None:
+        if self.sent_at is not None and not isinstance(self.sent_at, datetime):
+            raise TypeError(f"sent_at is a {type(self.sent_at).__qualname__}: give a datetime, with its time zone")
         if self.sent_at is not None and self.sent_at.tzinfo is None:
             raise ValueError("sent_at has no time zone: give one, as datetime.now(UTC) has it")
 

@@ -29,7 +29,7 @@ from oncegate.middleware.outcome.problems import (
     original_result,
     problem,
 )
-from oncegate.middleware.rules.errors import CallerInvalid, CallerMissing, KeyMissing, Refusal, TooManyKeys
+from oncegate.middleware.rules.errors import CallerInvalid, CallerMissing, CookieAlone, KeyMissing, Refusal, TooManyKeys
 from oncegate.middleware.rules.key import (
     Fields,
     parse_key,
@@ -77,11 +77,13 @@ _TOKENS_CHANGE: Final = (
 )
 _NOTHING: Final = [b""]
 
-_COOKIE_ALONE: Final = (
-    "The request has a Cookie and no Authorization, so that two sessions with one key would get each other's responses. Send "
-    'Authorization, or have the operator set scope: to the header that names the caller (["header:Cookie"] for the cookies '
-    'themselves), or to ["header:Authorization"] if all who send none are one caller.'
+_COOKIES_ALONE: Final = (
+    "callers come with a Cookie and no Authorization, and are refused (401 caller-missing), since two sessions with one key "
+    "would get each other's responses: "
+    'set scope to the header that names the caller (["header:Cookie"] for the cookies themselves), '
+    'or to ["header:Authorization"] if all who send none are one caller; in an app, caller= knows who is logged in'
 )
+"""For who runs it, once. The caller is a stranger, whose answer names nothing of this."""
 
 
 class KeyedRequest:
@@ -166,6 +168,9 @@ class KeyedRequest:
                     return tokens
                 caller = scope_parts(fields, policy.scope_names) or nameless_scope(fields, policy, self._generated)
         except Refusal as refusal:
+            if isinstance(refusal, CookieAlone) and self.door.warn_of_cookies:
+                self.door.warn_of_cookies = False
+                log.warning(_COOKIES_ALONE)
             return self.problem(refusal.slug, str(refusal))
         door = self.door
         digests = door.digests
@@ -350,5 +355,7 @@ def nameless_scope(fields: Fields, policy: Policy, generated: bool = False) -> l
         names = ", ".join(name.decode() for name in policy.caller_headers)
         raise CallerMissing(f"This operation needs to know its caller: send {names}.")
     if policy.refuses_cookies and COOKIE in fields and not generated:
-        raise CallerMissing(_COOKIE_ALONE)
+        raise CookieAlone(
+            "This operation needs to know its caller, and a Cookie does not name one: send Authorization."
+        )
     return None

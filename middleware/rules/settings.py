@@ -28,6 +28,19 @@ def _in_seconds(value: object) -> object:
     return value.total_seconds() if isinstance(value, timedelta) else value
 
 
+def _no_text(value: object) -> object:
+    if isinstance(value, str):
+        raise ValueError(f'write a list: ["{value}"]')
+    return value
+
+
+def _no_scope_text(value: object) -> object:
+    if isinstance(value, str) and ":" not in value:
+        raise ValueError(f'write a list: ["header:{value}"], or ["jwt:{value}"] for a claim of a verified token')
+    return _no_text(value)
+
+
+InAList = BeforeValidator(_no_text)
 Seconds = Annotated[float, Field(gt=0, le=10 * 366 * 86400), BeforeValidator(_in_seconds)]
 """A time-out or a time to live: above zero, at most ten years. A ``timedelta`` is taken for what it lasts."""
 Wait = Annotated[float, Field(ge=0, le=3600)]
@@ -48,12 +61,14 @@ ScopePart = Annotated[
 ]
 """A header, or a claim of a verified token, by which callers are told apart."""
 # Kept as tuples. For type checkers any sequence will do, since a list is what most people write.
-FieldNames = Annotated[Sequence[str], GetPydanticSchema(lambda _, handler: handler(tuple[FieldName, ...]))]
-Methods = Annotated[Sequence[str], GetPydanticSchema(lambda _, handler: handler(tuple[Method, ...]))]
-ScopeParts = Annotated[
-    Sequence[str],
-    GetPydanticSchema(lambda _, handler: handler(Annotated[tuple[ScopePart, ...], Field(min_length=1)])),
+FieldNames = Annotated[
+    Sequence[str], GetPydanticSchema(lambda _, handler: handler(Annotated[tuple[FieldName, ...], InAList]))
 ]
+Methods = Annotated[
+    Sequence[str], GetPydanticSchema(lambda _, handler: handler(Annotated[tuple[Method, ...], InAList]))
+]
+_Scope = Annotated[tuple[ScopePart, ...], Field(min_length=1), BeforeValidator(_no_scope_text)]
+ScopeParts = Annotated[Sequence[str], GetPydanticSchema(lambda _, handler: handler(_Scope))]
 NAME = r"[A-Za-z0-9_.-]{1,64}"
 """Of a namespace, a stream or a consumer: fit to be a part of a key in Redis."""
 Name = Annotated[str, StringConstraints(pattern=f"^{NAME}$")]

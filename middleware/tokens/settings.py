@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, GetPydanticSchema, StringConstraints, field_validator
 
-from oncegate.middleware.rules.settings import FieldName, Seconds
+from oncegate.middleware.rules.settings import FieldName, InAList, Seconds
 
 Algorithm = Literal[
     "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "HS256", "HS384", "HS512"
@@ -18,10 +18,8 @@ Algorithms = Annotated[
     Sequence[str],
     GetPydanticSchema(lambda _, handler: handler(Annotated[tuple[Algorithm, ...], Field(min_length=1)])),
 ]
-Texts = Annotated[
-    Sequence[str],
-    GetPydanticSchema(lambda _, handler: handler(tuple[Annotated[str, StringConstraints(min_length=1)], ...])),
-]
+_Texts = Annotated[tuple[Annotated[str, StringConstraints(min_length=1)], ...], InAList]
+Texts = Annotated[Sequence[str], GetPydanticSchema(lambda _, handler: handler(_Texts))]
 
 
 class JwtSettings(BaseModel):

@@ -21,6 +21,7 @@ from sqlalchemy import Connection, Engine, MetaData, Table
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
 
+from oncegate.cache.seconds import given_seconds
 from oncegate.middleware.admission.observe import Watch
 from oncegate.middleware.consumers.delivery import Delivery, check_names
 from oncegate.middleware.consumers.transactional import Executed, set_inbox
@@ -107,6 +108,8 @@ class Inbox:
         check_choice("on_mismatch", on_mismatch, "reject", "warn")
         check_choice("on_forgotten", on_forgotten, "reject", "run")
         check_numbers(starts_at, max_parked, max_attempts)
+        wait_timeout, idle_timeout = given_seconds(wait_timeout=wait_timeout, idle_timeout=idle_timeout)
+        retention, redelivery_horizon = given_seconds(retention=retention, redelivery_horizon=redelivery_horizon)
         if not (wait_timeout > 0 and idle_timeout > 0 and max_result >= 0):
             raise ValueError("wait_timeout and idle_timeout are above 0 seconds, max_result is no less than 0 bytes")
         self.consumer = consumer

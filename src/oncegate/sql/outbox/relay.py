@@ -17,6 +17,7 @@ from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from oncegate.cache.backoff import Backoff
+from oncegate.cache.seconds import given_seconds
 from oncegate.middleware.admission.attempt import notify
 from oncegate.middleware.rules.arguments import is_async
 from oncegate.sql.database.errors import is_of_database
@@ -75,6 +76,8 @@ class Relay:
         log_every: float = 30.0,
         watch: RelayWatch | None = None,
     ) -> None:
+        confirm_timeout, poll = given_seconds(confirm_timeout=confirm_timeout, poll=poll)
+        (log_every,) = given_seconds(log_every=log_every)
         if batch < 1 or not (confirm_timeout > 0 and poll > 0 and log_every > 0):
             raise ValueError("batch is 1 or more; confirm_timeout, poll and log_every are above 0 seconds")
         self._source = OutboxSource(source) if isinstance(source, AsyncEngine | Engine) else source
