@@ -18,7 +18,7 @@ from oncegate import (
     OutcomeUnknown,
     Subscription,
 )
-from oncegate.app.commands.executor import CommandContext, Confirm, Executor
+from oncegate.app.commands.executor import Confirm, Executor
 from oncegate.app.commands.handler import Handler
 from oncegate.app.commands.processing import Processing
 from oncegate.app.commands.submission_life import SubmissionLife
@@ -26,6 +26,7 @@ from oncegate.cache.backoff import Backoff
 from oncegate.cache.memory.store import MemoryCache
 from oncegate.cache.record import State, StoredResponse
 from oncegate.cache.redis.streams.stream import Command
+from oncegate.middleware.consumers.command_context import CommandContext
 from oncegate.middleware.consumers.delivery import Delivery, SubscriptionSettings
 from oncegate.middleware.rules.key import caller_scope, execution_key, record_key
 from testing.asgi_client import Client
