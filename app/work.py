@@ -127,7 +127,7 @@ def create_metrics(settings: GatewaySettings) -> "tuple[Watch, Pages] | tuple[No
     if not worker.metrics_port:
         return None, None
     from oncegate.app.server.pages import Pages
-    from oncegate.app.telemetry.consumer_metrics import ConsumerMetrics
+    from oncegate.prometheus import ConsumerMetrics
 
     try:
         pages = Pages(worker.metrics_host, worker.metrics_port, "worker.metrics_port")
