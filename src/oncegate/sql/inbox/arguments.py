@@ -1,11 +1,17 @@
 """What an inbox is given: choices, numbers, messages."""
 
-from oncegate.cache.record import MAX_SEQUENCE
-from oncegate.middleware.consumers.addresses import Rejected, command_key, delivery_fingerprint
-from oncegate.middleware.consumers.delivery import Delivery, SubscriptionSettings
-from oncegate.middleware.rules.digests import Digests
-from oncegate.middleware.rules.errors import KeyInvalid
-from oncegate.middleware.rules.key import KeyText, record_id
+from oncegate.middleware.consumers.sql_interface import (
+    MAX_SEQUENCE,
+    Delivery,
+    Digests,
+    KeyInvalid,
+    KeyText,
+    Rejected,
+    SubscriptionSettings,
+    command_key,
+    delivery_fingerprint,
+    record_id,
+)
 from oncegate.sql.marking.statements import Message
 
 _KEY_NEEDED = SubscriptionSettings(on_missing_key="reject")

@@ -21,12 +21,17 @@ from sqlalchemy import Connection, Engine, MetaData, Table
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
 
-from oncegate.middleware.admission.observe import Watch
-from oncegate.middleware.consumers.delivery import Delivery, check_names
-from oncegate.middleware.consumers.transactional import Executed, set_inbox
-from oncegate.middleware.rules.arguments import check_watch
-from oncegate.middleware.rules.digests import Secrets, given_digests
-from oncegate.middleware.rules.key import KeyText
+from oncegate.middleware.consumers.sql_interface import (
+    Delivery,
+    Executed,
+    KeyText,
+    Secrets,
+    Watch,
+    check_names,
+    check_watch,
+    given_digests,
+    set_inbox,
+)
 from oncegate.sql.database.errors import InboxMisused
 from oncegate.sql.database.sessions import AnyAsync, AnySync, check_session, in_session
 from oncegate.sql.database.terms import limits_of

@@ -8,8 +8,7 @@ import orjson
 from sqlalchemy import Connection, DateTime, MetaData, Table, bindparam, func, insert
 from sqlalchemy.orm import Session
 
-from oncegate.middleware.rules.errors import KeyInvalid
-from oncegate.middleware.rules.key import MAX_KEY_CHARACTERS, KeyText, key_text
+from oncegate.middleware.consumers.sql_interface import MAX_KEY_CHARACTERS, KeyInvalid, KeyText, key_text
 from oncegate.sql.database.sessions import AnyAsync, AnySync, in_session
 from oncegate.sql.database.types import quoted
 from oncegate.sql.outbox.misuse import check_header, check_name, digest_of, in_transaction_of

@@ -9,8 +9,7 @@ from typing import Any, Final
 
 import orjson
 
-from oncegate.cache.errors import CacheRefused, CacheUnavailable
-from oncegate.cache.redis.streams.client import StreamClient
+from oncegate.middleware.consumers.sql_interface import CacheRefused, CacheUnavailable, StreamClient
 from oncegate.sql.outbox.sources.source import OutboxMessage
 
 Publish = Callable[[OutboxMessage], Awaitable[object]]
