@@ -7,7 +7,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, cast, overload
+from typing import Any, Generic, Required, TypedDict, TypeVar, Unpack, cast, overload
 
 from oncegate.cache.errors import CacheUnavailable, RecordUnreadable
 from oncegate.cache.open import given_cache
@@ -50,6 +50,19 @@ Result = TypeVar("Result")
 _DONE, _RAISED = 200, 500
 
 
+class ProcessorOptions(TypedDict, Generic[Result], total=False):
+    """The keyword arguments of `CommandProcessor`, for its overloads."""
+
+    name: Required[str]
+    cache: Required[Cache | str]
+    settings: IdempotencySettings | None
+    namespace: str
+    secret: Secrets
+    result_type: Any
+    codec: Codec[Result] | None
+    max_in_flight: int
+
+
 class CommandProcessor(Generic[Payload, Result]):
     """Executes commands by ``execute``, under the idempotency keys that the callers give.
 
@@ -70,32 +83,10 @@ class CommandProcessor(Generic[Payload, Result]):
 
     @overload
     def __init__(
-        self,
-        execute: Callable[[Payload], Awaitable[Result]],
-        *,
-        name: str,
-        cache: Cache | str,
-        settings: IdempotencySettings | None = None,
-        namespace: str = "default",
-        secret: Secrets = None,
-        result_type: Any = Any,
-        codec: Codec[Result] | None = None,
-        max_in_flight: int = 1000,
+        self, execute: Callable[[Payload], Awaitable[Result]], **options: Unpack[ProcessorOptions[Result]]
     ) -> None: ...
     @overload
-    def __init__(
-        self,
-        execute: Callable[[Payload], Result],
-        *,
-        name: str,
-        cache: Cache | str,
-        settings: IdempotencySettings | None = None,
-        namespace: str = "default",
-        secret: Secrets = None,
-        result_type: Any = Any,
-        codec: Codec[Result] | None = None,
-        max_in_flight: int = 1000,
-    ) -> None: ...
+    def __init__(self, execute: Callable[[Payload], Result], **options: Unpack[ProcessorOptions[Result]]) -> None: ...
     def __init__(
         self,
         execute: Callable[[Payload], Any],

@@ -1,5 +1,9 @@
 """What an inbox is given: choices, numbers, messages."""
 
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, TypedDict
+
 from oncegate.middleware.consumers.sql_interface import (
     MAX_SEQUENCE,
     Delivery,
@@ -15,6 +19,25 @@ from oncegate.middleware.consumers.sql_interface import (
 from oncegate.sql.marking.statements import Message
 
 _KEY_NEEDED = SubscriptionSettings(on_missing_key="reject")
+
+
+class Named(TypedDict, total=False):
+    """What names a message besides its key: the keyword arguments of `Inbox.first`, for its overloads."""
+
+    caller: KeyText
+    record: str
+    payload: Any
+    sent_at: datetime | None
+    aggregate: KeyText
+    sequence: int | None
+
+
+class NamedEach(TypedDict, total=False):
+    """The same of a batch, one item for each key: those of `Inbox.first_many`."""
+
+    callers: Sequence[KeyText] | None
+    payloads: Sequence[Any] | None
+    sent_at: Sequence[datetime | None] | None
 
 
 def check_choice(name: str, given: str, *choices: str) -> None:

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Seque
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from sqlalchemy import Connection, Engine, MetaData, Table
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_sessionmaker
@@ -40,7 +40,7 @@ from oncegate.sql.handlers.batch import of_batches
 from oncegate.sql.handlers.handler import Sweep, awaited, called, execute_awaited, without_session
 from oncegate.sql.handlers.ordered import in_order
 from oncegate.sql.handlers.transaction import is_result
-from oncegate.sql.inbox.arguments import check_choice, check_numbers, identified
+from oncegate.sql.inbox.arguments import Named, NamedEach, check_choice, check_numbers, identified
 from oncegate.sql.inbox.cleanup import BATCH_SIZE, Retention, keep_forgetting
 from oncegate.sql.inbox.stats import InboxStats, stats
 from oncegate.sql.marking.entry import AsyncEntry, Entry, Marking
@@ -147,32 +147,10 @@ class Inbox:
         return inbox_table(metadata, self.schema)
 
     @overload
-    def first(
-        self,
-        session: AnyAsync,
-        key: KeyText,
-        *,
-        caller: KeyText = "",
-        record: str = "",
-        payload: Any = None,
-        sent_at: datetime | None = None,
-        aggregate: KeyText = "",
-        sequence: int | None = None,
-    ) -> Marking: ...
+    def first(self, session: AnyAsync, key: KeyText, **named: Unpack[Named]) -> Marking: ...
 
     @overload
-    def first(
-        self,
-        session: AnySync,
-        key: KeyText,
-        *,
-        caller: KeyText = "",
-        record: str = "",
-        payload: Any = None,
-        sent_at: datetime | None = None,
-        aggregate: KeyText = "",
-        sequence: int | None = None,
-    ) -> Entry: ...
+    def first(self, session: AnySync, key: KeyText, **named: Unpack[Named]) -> Entry: ...
 
     def first(
         self,
@@ -211,25 +189,11 @@ class Inbox:
 
     @overload
     def first_many(
-        self,
-        session: AnyAsync,
-        keys: Sequence[KeyText],
-        *,
-        callers: Sequence[KeyText] | None = None,
-        payloads: Sequence[Any] | None = None,
-        sent_at: Sequence[datetime | None] | None = None,
+        self, session: AnyAsync, keys: Sequence[KeyText], **named: Unpack[NamedEach]
     ) -> Coroutine[Any, Any, list[AsyncEntry]]: ...
 
     @overload
-    def first_many(
-        self,
-        session: AnySync,
-        keys: Sequence[KeyText],
-        *,
-        callers: Sequence[KeyText] | None = None,
-        payloads: Sequence[Any] | None = None,
-        sent_at: Sequence[datetime | None] | None = None,
-    ) -> list[Entry]: ...
+    def first_many(self, session: AnySync, keys: Sequence[KeyText], **named: Unpack[NamedEach]) -> list[Entry]: ...
 
     def first_many(
         self,

@@ -1,7 +1,7 @@
 """`Outbox`: a message is a row in the transaction of the change that it reports; a relay publishes it after the commit."""
 
 from collections.abc import Coroutine, Mapping
-from typing import Any, Final, NamedTuple, overload
+from typing import Any, Final, NamedTuple, TypedDict, Unpack, overload
 from uuid import uuid4
 
 import orjson
@@ -34,6 +34,16 @@ class Added(NamedTuple):
     sequence: int | None
 
 
+class MessageOptions(TypedDict, total=False):
+    """What a message may have besides its topic and its body: the keyword arguments of `Outbox.add`, for its overloads."""
+
+    aggregate: str | None
+    expected: int | None
+    key: KeyText | None
+    headers: Mapping[str, str] | None
+    correlation: str
+
+
 class Outbox:
     """The outbox ``name``, in the table ``oncegate_outbox`` of the database whose changes the messages report.
 
@@ -59,31 +69,11 @@ class Outbox:
 
     @overload
     def add(
-        self,
-        session: AnyAsync,
-        topic: str,
-        body: Any,
-        *,
-        aggregate: str | None = None,
-        expected: int | None = None,
-        key: KeyText | None = None,
-        headers: Mapping[str, str] | None = None,
-        correlation: str = "",
+        self, session: AnyAsync, topic: str, body: Any, **given: Unpack[MessageOptions]
     ) -> Coroutine[Any, Any, Added]: ...
 
     @overload
-    def add(
-        self,
-        session: AnySync,
-        topic: str,
-        body: Any,
-        *,
-        aggregate: str | None = None,
-        expected: int | None = None,
-        key: KeyText | None = None,
-        headers: Mapping[str, str] | None = None,
-        correlation: str = "",
-    ) -> Added: ...
+    def add(self, session: AnySync, topic: str, body: Any, **given: Unpack[MessageOptions]) -> Added: ...
 
     def add(
         self,
