@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from oncegate.middleware.outcome.problems import KINDS
-from oncegate.middleware.rules.policy import Policies, Policy
+from oncegate.middleware.rules.policy import AN_UNKNOWN_IS_RETRIED, Policies, Policy
 from oncegate.middleware.rules.settings import IdempotencySettings, claims_of
 
 Description = dict[str, Any]
@@ -103,7 +103,7 @@ def slugs_of(settings: IdempotencySettings, *, named: bool = False, numbered: bo
         never.add("caller-failed")
     if not claims_of(settings):
         never |= _OF_TOKENS
-    if settings.on_unknown == "retry":
+    if AN_UNKNOWN_IS_RETRIED[settings.on_unknown]:
         never.add("outcome-unknown")
     return [slug for slug in KINDS if slug not in never]
 

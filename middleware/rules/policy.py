@@ -17,7 +17,20 @@ from oncegate.middleware.rules.readings import (
     normalise,
     readings,
 )
-from oncegate.middleware.rules.settings import DEFAULT_METHODS, IdempotencySettings, Kind, Mode, Route, claims_of
+from oncegate.middleware.rules.settings import (
+    DEFAULT_METHODS,
+    Comparison,
+    Completion,
+    IdempotencySettings,
+    Kind,
+    Mode,
+    OnCacheDown,
+    OnError,
+    OnMismatch,
+    OnUnknown,
+    Route,
+    claims_of,
+)
 from oncegate.middleware.rules.versions import Aggregates
 
 RAISE_HEADER: Final = b"idempotency-raise-on-duplicate"
@@ -130,6 +143,15 @@ class Policy:
         return self.states[status] if 0 <= status < 600 else _FAILED
 
 
+# What each value of a setting means; one that has no meaning here fails where its policy is made.
+AN_ERROR_IS_RETRIED: Final[dict[OnError, bool]] = {"retry": True, "replay": False}
+AN_UNKNOWN_IS_RETRIED: Final[dict[OnUnknown, bool]] = {"refuse": False, "retry": True}
+WARNS: Final[dict[OnMismatch, bool]] = {"error": False, "warn": True}
+FAILS_OPEN: Final[dict[OnCacheDown, bool]] = {"fail_closed": False, "fail_open": True}
+COMPARES_JSON: Final[dict[Comparison, bool]] = {"raw": False, "json": True}
+COMPLETES_LATE: Final[dict[Completion, bool | None]] = {"auto": None, "response": False, "app-returned": True}
+
+
 def kind(status: int, overrides: Mapping[Any, Kind]) -> Kind:
     """What ``status`` means: by the route's table, exact before its class (``"4xx"``), else by the contract's."""
     for named in (status, f"{status // 100}xx"):
@@ -178,8 +200,8 @@ def _compile(settings: IdempotencySettings, path: str, status: Mapping[Any, Kind
     scope_names = tuple(dict.fromkeys(map(_scope_name, settings.scope_parts)))
     caller_headers = tuple(dict.fromkeys(token if name in claims else name for name in scope_names))
     dropped = tuple(name.lower().encode() for name in settings.drop_headers)
-    takeover = {State.FAILED} if settings.on_error == "retry" else set()
-    if settings.on_unknown == "retry":
+    takeover = {State.FAILED} if AN_ERROR_IS_RETRIED[settings.on_error] else set()
+    if AN_UNKNOWN_IS_RETRIED[settings.on_unknown]:
         takeover.add(State.UNKNOWN)
     own_headers = frozenset((*OURS, key_names[0]))
     refuses_cookies = settings.scope is None
@@ -213,11 +235,11 @@ def _compile(settings: IdempotencySettings, path: str, status: Mapping[Any, Kind
             State.UNKNOWN: _ms(settings.unknown_ttl),
         },
         takeover=frozenset(takeover),
-        fails_open=settings.on_cache_down == "fail_open",
-        warns=settings.on_mismatch == "warn",
-        completes_late=None if settings.complete == "auto" else settings.complete == "app-returned",
+        fails_open=FAILS_OPEN[settings.on_cache_down],
+        warns=WARNS[settings.on_mismatch],
+        completes_late=COMPLETES_LATE[settings.complete],
         raise_on_duplicate=settings.raise_on_duplicate,
-        json_bytes=settings.max_json_fingerprint if settings.fingerprint == "json" else -1,
+        json_bytes=settings.max_json_fingerprint if COMPARES_JSON[settings.fingerprint] else -1,
         max_request_body=settings.max_request_body,
         max_response_body=settings.max_response_body,
         keeps_body=settings.keep_body,

@@ -62,6 +62,13 @@ Mode = Literal["sync", "async", "either"]
 """Is a request executed at once, accepted to be processed later, or whichever it asks for (``Prefer: respond-async``)?"""
 Kind = Literal["success", "failure", "release", "unknown"]
 """What a response's status says of the command: keep as done, keep as an error, keep nothing, can't be known."""
+OnError = Literal["retry", "replay"]
+OnUnknown = Literal["refuse", "retry"]
+OnMismatch = Literal["error", "warn"]
+OnCacheDown = Literal["fail_closed", "fail_open"]
+Comparison = Literal["raw", "json"]
+Completion = Literal["auto", "response", "app-returned"]
+"""What a setting may be. Policies, the description of the HTTP API and pages take the values from here."""
 StatusClass = Literal["2xx", "3xx", "4xx", "5xx"]
 Statuses = dict[Annotated[int, Field(ge=200, le=599)] | StatusClass, Kind]
 """What statuses say: an exact one counts before its class (RFC 9110, section 15)."""
@@ -105,18 +112,12 @@ class IdempotencySettings(BaseModel):
     lease: Seconds = Field(
         default=30, description="an attempt whose gateway is silent for this long is of unknown outcome"
     )
-    on_error: Literal["retry", "replay"] = Field(
-        default="retry", description="a retry of an error: a new attempt, or the stored error"
-    )
-    on_unknown: Literal["refuse", "retry"] = Field(
-        default="refuse", description="a retry of an unknown outcome: 409, or a new attempt"
-    )
-    on_mismatch: Literal["error", "warn"] = Field(
+    on_error: OnError = Field(default="retry", description="a retry of an error: a new attempt, or the stored error")
+    on_unknown: OnUnknown = Field(default="refuse", description="a retry of an unknown outcome: 409, or a new attempt")
+    on_mismatch: OnMismatch = Field(
         default="error", description="another body or query under a succeeded key: 422, or warn and replay"
     )
-    on_cache_down: Literal["fail_closed", "fail_open"] = Field(
-        default="fail_closed", description="without the cache: 503, or no enforcement"
-    )
+    on_cache_down: OnCacheDown = Field(default="fail_closed", description="without the cache: 503, or no enforcement")
     scope: ScopeParts | None = Field(
         default=None,
         description="the headers (`header:Name`) and claims of a verified token (`jwt:sub`, see `[jwt]`) that tell callers "
@@ -128,9 +129,7 @@ class IdempotencySettings(BaseModel):
     raise_on_duplicate: bool = Field(
         default=False, description="answer a duplicate with an error that carries the original result"
     )
-    fingerprint: Literal["raw", "json"] = Field(
-        default="raw", description="compare bodies byte by byte, or as JSON values"
-    )
+    fingerprint: Comparison = Field(default="raw", description="compare bodies byte by byte, or as JSON values")
     max_json_fingerprint: Bytes = Field(
         default=8192, description='the longest body that "json" reads; beyond: byte by byte'
     )
@@ -144,7 +143,7 @@ class IdempotencySettings(BaseModel):
     keep_body: bool = Field(
         default=True, description="false: of a response its status alone is kept, and a retry gets `duplicate`"
     )
-    complete: Literal["auto", "response", "app-returned"] = Field(
+    complete: Completion = Field(
         default="auto",
         description="when an app's outcome is recorded, and the last byte sent: with its response, or once the app has returned; "
         "auto: the latter where a FastAPI dependency of the route ends after the response",
@@ -208,23 +207,23 @@ class Overrides(BaseModel):
     error_ttl: Seconds | None = None
     unknown_ttl: Seconds | None = None
     lease: Seconds | None = None
-    on_error: Literal["retry", "replay"] | None = None
-    on_unknown: Literal["refuse", "retry"] | None = None
-    on_mismatch: Literal["error", "warn"] | None = None
-    on_cache_down: Literal["fail_closed", "fail_open"] | None = None
+    on_error: OnError | None = None
+    on_unknown: OnUnknown | None = None
+    on_mismatch: OnMismatch | None = None
+    on_cache_down: OnCacheDown | None = None
     scope: ScopeParts | None = None
     require_scope: bool | None = None
     require_key: bool | None = None
     generate_key: bool | None = None
     raise_on_duplicate: bool | None = None
-    fingerprint: Literal["raw", "json"] | None = None
+    fingerprint: Comparison | None = None
     max_json_fingerprint: Bytes | None = None
     drop_headers: FieldNames | None = None
     forward_request_headers: FieldNames | None = None
     max_request_body: Bytes | None = None
     max_response_body: Bytes | None = None
     keep_body: bool | None = None
-    complete: Literal["auto", "response", "app-returned"] | None = None
+    complete: Completion | None = None
     max_wait: Wait | None = None
     response_timeout: Seconds | None = None
     attempt_timeout: Seconds | None = None
