@@ -55,7 +55,7 @@ def create_gateway(
             "cache_writable": lambda: float(readiness.is_writable),
         },
     )
-    cors = settings.cors.rules()
+    cors = settings.cross_origin()
     forwarder = Forwarder(
         settings.upstream,
         connect_timeout=min(CONNECT_TIMEOUT, rules.response_timeout),
@@ -207,7 +207,7 @@ def _operators_app(
         records=create_records(settings, cache),
         statuses=statuses,
         streams=streams,
-        cors=settings.cors.rules(),
+        cors=settings.cross_origin(),
     )
 
 

@@ -46,6 +46,10 @@ STREAM_TIMEOUT = 5.0
 """Seconds for an answer about the stream, which may bring megabytes; nothing but the next look depends on it."""
 DRAIN_SECONDS = 1.0
 """For outcomes that were known at the end to be recorded."""
+RETRY_BASE, RETRY_CAP = 1.0, 300.0
+"""Seconds: the longest pause before the second attempt, which is doubled for each one after it, and the longest of all."""
+MAX_DEAD_LETTERS = 10_000
+"""Of a stream, those of other consumers included; the oldest go first."""
 
 
 class WorkerRefused(Exception):
@@ -166,7 +170,7 @@ async def _work(
     client = StreamClient(settings.cache, timeout=timeout)
     reading = StreamClient(settings.cache, timeout=timeout + BLOCK_MS / 1000)
     stream = CommandStream(client, settings.namespace, worker_settings.stream)
-    limits = LetterLimits(worker_settings.max_dead_letters, round(worker_settings.dead_letter_ttl * 1000))
+    limits = LetterLimits(MAX_DEAD_LETTERS, round(worker_settings.dead_letter_ttl * 1000))
     cache.past_maxmemory = True  # each command that is executed leaves the stream
     subscription = Subscription(
         worker_settings.consumer_name,
@@ -187,7 +191,7 @@ async def _work(
     processing = Processing(
         subscription,
         executor,
-        Backoff(worker_settings.retry_base, worker_settings.retry_cap),
+        Backoff(RETRY_BASE, RETRY_CAP),
         recheck=Backoff(min(0.5, lease / 8), lease / 3),
         worker=name,
         life=SubmissionLife(

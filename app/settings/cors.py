@@ -5,7 +5,6 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from oncegate.middleware.http.cors import EXPOSED_HEADERS, CrossOrigin
-from oncegate.middleware.rules.settings import FieldName
 
 Origin = Annotated[str, StringConstraints(pattern=r"^(\*|[a-z][a-z0-9+.-]*://[a-z0-9._~\[\]:-]+)$")]
 """As browsers write it (RFC 6454 section 6.1): in lower case, without a path, without the scheme's own port."""
@@ -19,9 +18,6 @@ class CorsSettings(BaseModel):
     origins: tuple[Origin, ...] = Field(
         default=(), description='whose scripts may read them: `["https://shop.example"]`; `["*"]`: any'
     )
-    expose: tuple[FieldName, ...] = Field(
-        default=(*EXPOSED_HEADERS, "Location"), description="the response headers that they may read"
-    )
     credentials: bool = Field(default=False, description="also where the browser sends its cookies along")
 
     @model_validator(mode="after")
@@ -30,6 +26,7 @@ class CorsSettings(BaseModel):
             raise ValueError('credentials: list the origins by name, not "*"')
         return self
 
-    def rules(self) -> CrossOrigin | None:
-        """The rules, ``None`` where there is nothing to add."""
-        return CrossOrigin(self.origins, exposed=self.expose, credentials=self.credentials) if self.origins else None
+    def rules(self, *key_headers: str) -> CrossOrigin | None:
+        """The rules, ``None`` where there is nothing to add. Scripts may read what is added here, ``key_headers`` included."""
+        exposed = dict.fromkeys((*EXPOSED_HEADERS, "Location", *key_headers))
+        return CrossOrigin(self.origins, exposed=exposed, credentials=self.credentials) if self.origins else None

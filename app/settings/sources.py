@@ -35,10 +35,10 @@ TABLES: dict[str, type[BaseModel]] = {
 }
 """The tables of the file that are settings of their own."""
 
-_SECRET = ("secret", "secrets", "encryption_keys")
+_SECRET = ("secret", "encryption_keys")
 """What stands in no file, but in the environment, or in a file of its own."""
-_FILES = {"secret_file": ("secret", "secrets"), "encryption_keys_file": ("encryption_keys",)}
-"""Settings that name such a file, and those that it excludes; the last one gets its lines."""
+_FILES = {"secret_file": "secret", "encryption_keys_file": "encryption_keys"}
+"""Settings that name such a file, and the one that gets its lines, and is not given besides."""
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
@@ -98,18 +98,18 @@ def _read_file(config: str) -> dict[str, Any]:
 
 def _read_files(merged: dict[str, Any]) -> None:
     """Put what stands in files of its own, a line each, in the place of the settings that these files stand for."""
-    for name, others in _FILES.items():
+    for name, other in _FILES.items():
         if not merged.get(name):
             continue
-        if any(merged.get(other) for other in others):
-            raise ConfigurationError(f"{name}: excludes {' and '.join(others)}")
+        if merged.get(other):
+            raise ConfigurationError(f"{name}: excludes {other}")
         try:
             lines = Path(str(merged[name])).read_text("utf-8").split()
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigurationError(f"{name}: can't be read: {getattr(error, 'strerror', 'no UTF-8')}") from None
         if not lines:
             raise ConfigurationError(f"{name}: is empty")
-        merged[others[-1]] = lines
+        merged[other] = lines
 
 
 def _expand(value: Any, config: str, where: str) -> Any:
@@ -145,6 +145,8 @@ class _Environment(EnvSettingsSource):
     """pydantic-settings' reading of the environment, with an error of ours for a list that isn't JSON."""
 
     def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
+        if field_name == "secret" and not value.startswith("["):
+            return value
         try:
             return super().decode_complex_value(field_name, field, value)
         except ValueError:

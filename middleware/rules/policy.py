@@ -143,6 +143,8 @@ class Policy:
         return self.states[status] if 0 <= status < 600 else _FAILED
 
 
+MOST_JSON: Final = 8192
+"""Bytes of a body that is compared as a JSON value, which is found on the event loop: a longer one is compared byte by byte."""
 # What each value of a setting means; one that has no meaning here fails where its policy is made.
 AN_ERROR_IS_RETRIED: Final[dict[OnError, bool]] = {"retry": True, "replay": False}
 AN_UNKNOWN_IS_RETRIED: Final[dict[OnUnknown, bool]] = {"refuse": False, "retry": True}
@@ -239,7 +241,7 @@ def _compile(settings: IdempotencySettings, path: str, status: Mapping[Any, Kind
         warns=WARNS[settings.on_mismatch],
         completes_late=COMPLETES_LATE[settings.complete],
         raise_on_duplicate=settings.raise_on_duplicate,
-        json_bytes=settings.max_json_fingerprint if COMPARES_JSON[settings.fingerprint] else -1,
+        json_bytes=MOST_JSON if COMPARES_JSON[settings.fingerprint] else -1,
         max_request_body=settings.max_request_body,
         max_response_body=settings.max_response_body,
         keeps_body=settings.keep_body,

@@ -130,9 +130,6 @@ class IdempotencySettings(BaseModel):
         default=False, description="answer a duplicate with an error that carries the original result"
     )
     fingerprint: Comparison = Field(default="raw", description="compare bodies byte by byte, or as JSON values")
-    max_json_fingerprint: Bytes = Field(
-        default=8192, description='the longest body that "json" reads; beyond: byte by byte'
-    )
     drop_headers: FieldNames = Field(default=(), description="response headers that are not stored")
     forward_request_headers: FieldNames = Field(
         default=(),
@@ -217,7 +214,6 @@ class Overrides(BaseModel):
     generate_key: bool | None = None
     raise_on_duplicate: bool | None = None
     fingerprint: Comparison | None = None
-    max_json_fingerprint: Bytes | None = None
     drop_headers: FieldNames | None = None
     forward_request_headers: FieldNames | None = None
     max_request_body: Bytes | None = None
