@@ -149,7 +149,7 @@ def _submitter(settings: GatewaySettings, cache: Cache, metrics: Metrics) -> "Su
         prefix=settings.prefix,
         limit=settings.stream_limit,
         # As long as the record of an acceptance, and as the doubt where there is none.
-        kept=max((rules.ttl + rules.lease + rules.unknown_ttl for rules in numbered), default=0.0),
+        kept=max((2 * rules.ttl + rules.lease for rules in numbered), default=0.0),
         count=metrics.submitted,
     )
 

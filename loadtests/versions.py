@@ -25,7 +25,7 @@ from testing.gateway import Gateway
 from testing.servers import RedisServer
 
 ROUTES = [{"path": "/orders/*", "mode": "async", "require_key": True, "aggregate": "path", "require_version": True}]
-RULES = {"lease": 3, "unknown_ttl": 1000}
+RULES = {"lease": 3}
 NAMESPACE = "versions"
 
 

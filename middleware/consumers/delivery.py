@@ -191,7 +191,6 @@ class SubscriptionSettings(BaseModel):
         rules = IdempotencySettings(
             ttl=self.ttl,
             error_ttl=self.ttl,
-            unknown_ttl=self.ttl,
             lease=self.lease,
             on_error="retry",
             on_unknown="retry",

@@ -230,11 +230,11 @@ def _compile(settings: IdempotencySettings, path: str, status: Mapping[Any, Kind
         lease_ms=_ms(settings.lease),
         heartbeat=_ms(settings.lease) / 3000,
         soon=min(_SOON, settings.response_timeout, settings.attempt_timeout, _ms(settings.lease) / 3000),
-        retention_ms=_ms(settings.unknown_ttl),
+        retention_ms=_ms(settings.ttl),
         ttl_ms={
             State.SUCCEEDED: _ms(settings.ttl),
             State.FAILED: _ms(settings.error_ttl),
-            State.UNKNOWN: _ms(settings.unknown_ttl),
+            State.UNKNOWN: _ms(settings.ttl),
         },
         takeover=frozenset(takeover),
         fails_open=FAILS_OPEN[settings.on_cache_down],

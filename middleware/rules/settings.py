@@ -106,9 +106,10 @@ class IdempotencySettings(BaseModel):
 
     header: FieldName = Field(default="Idempotency-Key", description="the header that carries the key")
     aliases: FieldNames = Field(default=(), description="other headers that are read as the key")
-    ttl: Seconds = Field(default=86400, description="how long a success is kept")
+    ttl: Seconds = Field(
+        default=86400, description="how long a success is kept, and an unknown outcome, which may be one"
+    )
     error_ttl: Seconds = Field(default=60, description="how long an error is kept")
-    unknown_ttl: Seconds = Field(default=86400, description="how long an attempt of unknown outcome blocks its key")
     lease: Seconds = Field(
         default=30, description="an attempt whose gateway is silent for this long is of unknown outcome"
     )
@@ -202,7 +203,6 @@ class Overrides(BaseModel):
     aliases: FieldNames | None = None
     ttl: Seconds | None = None
     error_ttl: Seconds | None = None
-    unknown_ttl: Seconds | None = None
     lease: Seconds | None = None
     on_error: OnError | None = None
     on_unknown: OnUnknown | None = None

@@ -46,7 +46,7 @@ def _route(policy: Policy, methods: Sequence[str]) -> dict[str, Any]:
             "required": settings.require_scope,
         },
         "fingerprint": {"parts": ["method", "path", "query", "body"], "body": settings.fingerprint},
-        "expiry": {"success": settings.ttl, "error": settings.error_ttl, "unknown": settings.unknown_ttl},
+        "expiry": {"success": settings.ttl, "error": settings.error_ttl, "unknown": settings.ttl},
         "statuses": _statuses(policy),
         "on_error": settings.on_error,
         "on_unknown": settings.on_unknown,

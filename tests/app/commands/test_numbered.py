@@ -275,7 +275,7 @@ async def test_a_command_that_was_appended_gets_its_own_number_again_whatever_ha
 async def test_a_key_that_is_free_again_after_its_time_gets_another_number(
     redis_server: RedisServer, fast_path: bool
 ) -> None:
-    async with opened(redis_server, fast_path, idempotency={"ttl": 0.2, "unknown_ttl": 900}) as door:
+    async with opened(redis_server, fast_path, idempotency={"ttl": 0.2}) as door:
         first = await door.send("/orders/7", "k")
         async with asyncio.timeout(20):
             while (  # noqa: ASYNC110 - Redis's clock is waited for
