@@ -64,7 +64,7 @@ class ForwardedCommands:
         """See `oncegate.app.commands.executor.Executor.execute`."""
         path, _, query = command.target.partition("?")
         policy = self._policies.match(command.method, unquote(path), path.encode()) or self._policies.all()[-1]
-        capture = Capture(policy.settings.max_response_body)
+        capture = Capture(policy.settings.max_result)
         capture.leave()  # there is no client: the answer is read at the service's pace
         scope = {
             "type": "http",

@@ -73,7 +73,7 @@ class CommandProcessor(Generic[Payload, Result]):
     ``result_type`` says how results are stored and read back (anything that pydantic takes; what it can't take fails here,
     before any effect); without it, results are JSON values: a retry gets a dict where the first call got a dataclass.
     ``codec`` stores them in its own way instead. A result that can't be stored after all, that would not come back equal,
-    or that is over ``max_response_body``, is recorded as a success without it.
+    or that is over ``max_result``, is recorded as a success without it.
 
     ``secret``, 32 bytes or more, keys the digests of keys, callers and commands: a list of two while one replaces the other.
 
@@ -200,7 +200,7 @@ class CommandProcessor(Generic[Payload, Result]):
             self._settle_raised(run, error)
         else:
             kept = dumped(self._codec.dump, run.result, attempt.record)
-            kept = bounded(self._policy.max_response_body, kept, attempt.record) if self._policy.keeps_body else None
+            kept = bounded(self._policy.max_result, kept, attempt.record) if self._policy.keeps_body else None
             attempt.settle(State.SUCCEEDED, StoredResponse(_DONE, (), kept, now_ms()))
         await attempt.ended()
 

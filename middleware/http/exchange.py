@@ -169,7 +169,7 @@ class Exchange(KeyedRequest):
         if state is None:
             self._settle(None, None, then)
             return
-        if state is _UNKNOWN or (body is not None and len(body) > policy.max_response_body):
+        if state is _UNKNOWN or (body is not None and len(body) > policy.max_result):
             body = None
         kept: StoredResponse | None = responses.stored(status, headers, body, policy.unstored)
         redact = self.door.redact

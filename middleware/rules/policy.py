@@ -109,7 +109,7 @@ class Policy:
     json_bytes: int
     """The longest body that is compared as a JSON value; -1: none is."""
     max_request_body: int
-    max_response_body: int
+    max_result: int
     keeps_body: bool
     """Whether more is kept of a response than its status."""
     response_timeout: float
@@ -180,7 +180,7 @@ def compile_policy(
     # the upstream means by one. Without a record copies could not be recognised: it never fails open.
     kept = {
         "drop_headers": (),
-        "max_response_body": _SUBMISSION_BYTES,
+        "max_result": _SUBMISSION_BYTES,
         "keep_body": True,
         "on_cache_down": "fail_closed",
     }
@@ -243,7 +243,7 @@ def _compile(settings: IdempotencySettings, path: str, status: Mapping[Any, Kind
         raise_on_duplicate=settings.raise_on_duplicate,
         json_bytes=MOST_JSON if COMPARES_JSON[settings.fingerprint] else -1,
         max_request_body=settings.max_request_body,
-        max_response_body=settings.max_response_body,
+        max_result=settings.max_result,
         keeps_body=settings.keep_body,
         response_timeout=float(settings.response_timeout),
         attempt_timeout=float(settings.attempt_timeout),

@@ -137,7 +137,9 @@ class IdempotencySettings(BaseModel):
         description="request headers that travel with an asynchronous command, beside `Content-*`: they lie in its stream",
     )
     max_request_body: Bytes = Field(default=1048576, description="an enforced request's body; beyond: 413")
-    max_response_body: Bytes = Field(default=1048576, description="a response's body; beyond: kept without it")
+    max_result: Bytes = Field(
+        default=1048576, description="what is kept of a response's body, or of a result; beyond: nothing of it"
+    )
     keep_body: bool = Field(
         default=True, description="false: of a response its status alone is kept, and a retry gets `duplicate`"
     )
@@ -217,7 +219,7 @@ class Overrides(BaseModel):
     drop_headers: FieldNames | None = None
     forward_request_headers: FieldNames | None = None
     max_request_body: Bytes | None = None
-    max_response_body: Bytes | None = None
+    max_result: Bytes | None = None
     keep_body: bool | None = None
     complete: Completion | None = None
     max_wait: Wait | None = None

@@ -32,7 +32,7 @@ ANSWERS |= {
     b"content-length: 2\r\n\r\nok",
     "/dropped": b"HTTP/1.1 200 OK\r\nx-dropped: a\r\nvia: 1.1 other\r\ncontent-length: 2\r\n\r\nok",
 }
-RULES: dict[str, Any] = {"max_request_body": 3000, "max_response_body": 5000, "drop_headers": ["X-Dropped"]}
+RULES: dict[str, Any] = {"max_request_body": 3000, "max_result": 5000, "drop_headers": ["X-Dropped"]}
 ROUTES: list[dict[str, Any]] = [
     {"path": "/402", "status": {"402": "success"}},
     {"path": "/warn/*", "on_mismatch": "warn"},

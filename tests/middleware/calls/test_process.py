@@ -180,7 +180,7 @@ class Token(BaseModel):
     [
         (object(), {}),
         (Token(value=SecretStr("s3cret")), {"result_type": Token}),  # its JSON form is masked
-        ({"number": 1}, {"max_response_body": 5}),
+        ({"number": 1}, {"max_result": 5}),
     ],
 )
 async def test_result_that_cannot_be_stored_is_recorded_without_its_body(

@@ -93,7 +93,7 @@ def test_any_requests_get_the_app_s_answer_or_a_problem(sent: list[dict[str, Any
         routes=[Route.model_validate(strict)],
         aliases=["X-Idempotency-Key"],
         max_request_body=300,
-        max_response_body=8,
+        max_result=8,
         fingerprint="json" if as_json else "raw",
     )
     for request, call in zip(sent, run(there, cache, sent), strict=True):
