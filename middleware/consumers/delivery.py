@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from oncegate.cache.record import LAST_INSTANT_MS
 from oncegate.middleware.rules.policy import Policy, compile_policy
-from oncegate.middleware.rules.settings import NAME, Bytes, IdempotencySettings, Seconds
+from oncegate.middleware.rules.settings import NAME, Bytes, IdempotencySettings, OnMismatch, Seconds
 
 CONSUMER = re.compile(NAME)
 """The name of a consumer: explicit, and the same for as long as its records live."""
@@ -176,7 +176,7 @@ class SubscriptionSettings(BaseModel):
     on_missing_key: Literal["run", "reject", "message_id"] = Field(
         default="run", description="without a key: execute unprotected, dead-letter, or take the broker's message id"
     )
-    on_mismatch: Literal["reject", "warn"] = Field(
+    on_mismatch: OnMismatch = Field(
         default="reject", description="another payload under a used key: dead-letter, or warn and take it for the same"
     )
 

@@ -21,7 +21,7 @@ from oncegate.middleware.rules.arguments import check_watch, is_async
 from oncegate.middleware.rules.digests import Digests, Secrets, given_digests
 from oncegate.middleware.rules.errors import KeyInvalid
 from oncegate.middleware.rules.key import MAX_KEY_CHARACTERS, RECORD_ID, KeyText, key_line, key_text, record_id
-from oncegate.middleware.rules.settings import NAME
+from oncegate.middleware.rules.settings import NAME, OnMismatch
 from oncegate.middleware.rules.versions import aggregate_digest
 
 __all__ = [
@@ -43,6 +43,7 @@ __all__ = [
     "LateOutcome",
     "NotProcessed",
     "NotRetryable",
+    "OnMismatch",
     "OutcomeUnknown",
     "Parked",
     "RecordsLate",

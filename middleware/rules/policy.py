@@ -148,7 +148,7 @@ MOST_JSON: Final = 8192
 # What each value of a setting means; one that has no meaning here fails where its policy is made.
 AN_ERROR_IS_RETRIED: Final[dict[OnError, bool]] = {"retry": True, "replay": False}
 AN_UNKNOWN_IS_RETRIED: Final[dict[OnUnknown, bool]] = {"refuse": False, "retry": True}
-WARNS: Final[dict[OnMismatch, bool]] = {"error": False, "warn": True}
+WARNS: Final[dict[OnMismatch, bool]] = {"reject": False, "warn": True}
 FAILS_OPEN: Final[dict[OnCacheDown, bool]] = {"fail_closed": False, "fail_open": True}
 COMPARES_JSON: Final[dict[Comparison, bool]] = {"raw": False, "json": True}
 COMPLETES_LATE: Final[dict[Completion, bool | None]] = {"auto": None, "response": False, "app-returned": True}

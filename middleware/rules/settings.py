@@ -64,7 +64,7 @@ Kind = Literal["success", "failure", "release", "unknown"]
 """What a response's status says of the command: keep as done, keep as an error, keep nothing, can't be known."""
 OnError = Literal["retry", "replay"]
 OnUnknown = Literal["refuse", "retry"]
-OnMismatch = Literal["error", "warn"]
+OnMismatch = Literal["reject", "warn"]
 OnCacheDown = Literal["fail_closed", "fail_open"]
 Comparison = Literal["raw", "json"]
 Completion = Literal["auto", "response", "app-returned"]
@@ -116,7 +116,7 @@ class IdempotencySettings(BaseModel):
     on_error: OnError = Field(default="retry", description="a retry of an error: a new attempt, or the stored error")
     on_unknown: OnUnknown = Field(default="refuse", description="a retry of an unknown outcome: 409, or a new attempt")
     on_mismatch: OnMismatch = Field(
-        default="error", description="another body or query under a succeeded key: 422, or warn and replay"
+        default="reject", description="another body or query under a succeeded key: 422, or warn and replay"
     )
     on_cache_down: OnCacheDown = Field(default="fail_closed", description="without the cache: 503, or no enforcement")
     scope: ScopeParts | None = Field(

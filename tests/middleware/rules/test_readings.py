@@ -107,7 +107,7 @@ def matched(path: str, *routes: Mapping[str, object]) -> str | None:
         {"require_key": True},
         {"require_scope": True},
         {"generate_key": True},
-        {"on_mismatch": "error"},
+        {"on_mismatch": "reject"},
         {"on_cache_down": "fail_closed"},
         {"on_unknown": "refuse"},
     ],

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Seque
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, overload
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, get_args, overload
 
 from sqlalchemy import Connection, Engine, MetaData, Table
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_sessionmaker
@@ -25,6 +25,7 @@ from oncegate.middleware.consumers.sql_interface import (
     Delivery,
     Executed,
     KeyText,
+    OnMismatch,
     Secrets,
     Watch,
     check_names,
@@ -93,7 +94,7 @@ class Inbox:
         secret: Secrets = None,
         schema: str | None = None,
         max_result: int = 65536,
-        on_mismatch: Literal["reject", "warn"] = "reject",
+        on_mismatch: OnMismatch = "reject",
         on_forgotten: Literal["reject", "run"] = "reject",
         retention: float = 604800.0,
         redelivery_horizon: float = 86400.0,
@@ -109,7 +110,7 @@ class Inbox:
         check_watch(watch)
         check_names(consumer, aliases)
         check_choice("order", order, "none", "latest", "contiguous")
-        check_choice("on_mismatch", on_mismatch, "reject", "warn")
+        check_choice("on_mismatch", on_mismatch, *get_args(OnMismatch))
         check_choice("on_forgotten", on_forgotten, "reject", "run")
         check_numbers(starts_at, max_parked, max_attempts)
         if not (wait_timeout > 0 and idle_timeout > 0 and max_result >= 0):
