@@ -117,7 +117,7 @@ def subscription_settings(settings: GatewaySettings) -> SubscriptionSettings:
     return SubscriptionSettings(
         lease=rules.lease,
         ttl=rules.ttl,
-        timeout=rules.attempt_timeout,
+        attempt_timeout=rules.attempt_timeout,
         max_result=rules.max_result,
         max_attempts=settings.worker.max_attempts,
         max_in_flight=2 * settings.worker.concurrency,

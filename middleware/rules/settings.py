@@ -137,9 +137,7 @@ class IdempotencySettings(BaseModel):
         description="request headers that travel with an asynchronous command, beside `Content-*`: they lie in its stream",
     )
     max_request_body: Bytes = Field(default=1048576, description="an enforced request's body; beyond: 413")
-    max_result: Bytes = Field(
-        default=1048576, description="what is kept of a response's body, or of a result; beyond: nothing of it"
-    )
+    max_result: Bytes = Field(default=1048576, description="a response's body, or a result; beyond: kept without it")
     keep_body: bool = Field(
         default=True, description="false: of a response its status alone is kept, and a retry gets `duplicate`"
     )

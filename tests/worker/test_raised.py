@@ -103,14 +103,14 @@ async def _processed(raises: Raise, cache: MemoryCache) -> str:
 
 
 async def _subscribed(raises: Raise, cache: MemoryCache) -> str:
-    subscription = Subscription("ledger", cache=cache, settings=SubscriptionSettings(timeout=TIMEOUT))
+    subscription = Subscription("ledger", cache=cache, settings=SubscriptionSettings(attempt_timeout=TIMEOUT))
     with suppress(SystemExit):
         await subscription.execute(Delivery("k", b"{}"), raises, {})
     return execution_key(record_key("default", "k", None), "ledger")
 
 
 async def _in_a_loop(raises: Raise, cache: MemoryCache) -> str:
-    subscription = Subscription("ledger", cache=cache, settings=SubscriptionSettings(timeout=TIMEOUT))
+    subscription = Subscription("ledger", cache=cache, settings=SubscriptionSettings(attempt_timeout=TIMEOUT))
     with suppress(BaseException):
         async for attempt in subscription.once(Delivery("k", b"{}")):
             async with attempt:
@@ -147,7 +147,7 @@ async def _worked(raises: Raise, cache: MemoryCache) -> str:
 async def _executed(executor: Executor, cache: MemoryCache) -> str:
     pauses = Backoff(1.0, 1.0)
     processing = Processing(
-        Subscription("ledger", cache=cache, settings=SubscriptionSettings(timeout=TIMEOUT)),
+        Subscription("ledger", cache=cache, settings=SubscriptionSettings(attempt_timeout=TIMEOUT)),
         executor,
         pauses,
         recheck=pauses,
