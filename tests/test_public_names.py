@@ -67,10 +67,10 @@ def test_a_route_may_override_every_setting_and_nothing_else() -> None:
 
 def test_what_a_route_does_not_give_is_as_the_settings_say() -> None:
     base = IdempotencySettings(ttl=5, scope=["header:X-Tenant"])
-    route = Route(path="/x", lease=7, ttl=None, require_key=False)
+    route = Route(path="/x", lease=7, ttl=None, on_missing_key="run")
     rules = route.settings(base)
-    assert (rules.ttl, rules.lease, rules.require_key) == (5, 7, False)
-    assert rules == IdempotencySettings(ttl=5, scope=["header:X-Tenant"], lease=7, require_key=False)
+    assert (rules.ttl, rules.lease, rules.on_missing_key) == (5, 7, "run")
+    assert rules == IdempotencySettings(ttl=5, scope=["header:X-Tenant"], lease=7, on_missing_key="run")
     assert repr(Route(path="/x", lease=7)) == "Route(lease=7.0, path='/x')"
 
 

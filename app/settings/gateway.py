@@ -224,10 +224,10 @@ class GatewaySettings(BaseModel):
             raise ValueError(
                 f'{where}.mode: "{route.mode}" needs a Redis, which holds the command stream; set cache = "redis://..."'
             )
-        if route.mode == "async" and not (rules.require_key or rules.generate_key):
+        if route.mode == "async" and rules.on_missing_key == "run":
             raise ValueError(
                 f'{where}.mode: "async" takes no command without a key, by which its copies are known; '
-                "set require_key = true or generate_key = true"
+                'set on_missing_key = "reject" or "generate"'
             )
 
     def _lease_outlives_time_outs(self, where: str, rules: IdempotencySettings) -> None:

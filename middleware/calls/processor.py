@@ -129,13 +129,13 @@ class CommandProcessor(Generic[Payload, Result]):
         Without a key nothing is enforced, whatever ``raise_on_duplicate`` says. ``caller`` scopes the key; ``wait`` is how
         many seconds to wait for a concurrent call (capped by ``max_wait``). The execution goes on if this call is cancelled.
 
-        Raises a `ProcessError`, what ``execute`` raised, `KeyInvalid`, `KeyMissing` (``require_key``), `CallerMissing`
+        Raises a `ProcessError`, what ``execute`` raised, `KeyInvalid`, `KeyMissing` (``on_missing_key``), `CallerMissing`
         (``require_scope``), `Overloaded`, `oncegate.cache.errors.CacheError`, and ``TypeError`` for a command that has no
         JSON form.
         """
         settings = self._policy.settings
         if idempotency_key is None:
-            if settings.require_key:
+            if settings.on_missing_key == "reject":
                 raise KeyMissing("This command requires an idempotency key.")
             return await self._call(command)
         if settings.require_scope and not caller:

@@ -27,6 +27,7 @@ from oncegate.middleware.rules.settings import (
     OnCacheDown,
     OnError,
     OnMismatch,
+    OnMissingKey,
     OnUnknown,
     Route,
     claims_of,
@@ -74,6 +75,8 @@ class Policy:
     key_names: tuple[bytes, ...]
     needs_no_key: bool
     """A request without one is not under enforcement."""
+    generates_key: bool
+    """A request without one is given one."""
     decisive: frozenset[bytes]
     """The headers that need a closer look: the key's, and those that clients may not send about attempts."""
     shortest: int
@@ -148,6 +151,8 @@ MOST_JSON: Final = 8192
 # What each value of a setting means; one that has no meaning here fails where its policy is made.
 AN_ERROR_IS_RETRIED: Final[dict[OnError, bool]] = {"retry": True, "replay": False}
 AN_UNKNOWN_IS_RETRIED: Final[dict[OnUnknown, bool]] = {"refuse": False, "retry": True}
+NEEDS_NO_KEY: Final[dict[OnMissingKey, bool]] = {"run": True, "reject": False, "generate": False}
+GENERATES_KEY: Final[dict[OnMissingKey, bool]] = {"run": False, "reject": False, "generate": True}
 WARNS: Final[dict[OnMismatch, bool]] = {"reject": False, "warn": True}
 FAILS_OPEN: Final[dict[OnCacheDown, bool]] = {"fail_closed": False, "fail_open": True}
 COMPARES_JSON: Final[dict[Comparison, bool]] = {"raw": False, "json": True}
@@ -216,7 +221,8 @@ def _compile(settings: IdempotencySettings, path: str, status: Mapping[Any, Kind
         route=path,
         states=[_STATES[kind(code, status)] for code in range(600)],
         key_names=key_names,
-        needs_no_key=not settings.require_key and not settings.generate_key,
+        needs_no_key=NEEDS_NO_KEY[settings.on_missing_key],
+        generates_key=GENERATES_KEY[settings.on_missing_key],
         decisive=decisive,
         shortest=min(map(len, decisive)),
         longest=max(map(len, decisive)),
@@ -338,9 +344,9 @@ def _strictness(policy: Policy | None) -> tuple[bool, ...]:
     settings = policy.settings
     return (
         True,
-        settings.require_key,
+        not policy.needs_no_key and not policy.generates_key,
         settings.require_scope,
-        settings.generate_key,
+        policy.generates_key,
         not policy.warns,
         not policy.fails_open,
         State.UNKNOWN not in policy.takeover,

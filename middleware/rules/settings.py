@@ -64,6 +64,7 @@ Kind = Literal["success", "failure", "release", "unknown"]
 """What a response's status says of the command: keep as done, keep as an error, keep nothing, can't be known."""
 OnError = Literal["retry", "replay"]
 OnUnknown = Literal["refuse", "retry"]
+OnMissingKey = Literal["run", "reject", "generate"]
 OnMismatch = Literal["reject", "warn"]
 OnCacheDown = Literal["fail_closed", "fail_open"]
 Comparison = Literal["raw", "json"]
@@ -125,8 +126,9 @@ class IdempotencySettings(BaseModel):
         "apart; not given: `header:Authorization`, and a caller that is known by a cookie alone is refused",
     )
     require_scope: bool = Field(default=False, description="refuse a caller without any of the scope's headers")
-    require_key: bool = Field(default=False, description="refuse a request without a key")
-    generate_key: bool = Field(default=False, description="make a key for a request without one")
+    on_missing_key: OnMissingKey = Field(
+        default="run", description="a request without a key: executed without enforcement, refused, or given one"
+    )
     raise_on_duplicate: bool = Field(
         default=False, description="answer a duplicate with an error that carries the original result"
     )
@@ -178,12 +180,6 @@ class IdempotencySettings(BaseModel):
                 raise ValueError(f"{name} {why}")
         return value
 
-    @model_validator(mode="after")
-    def _consistent(self) -> "IdempotencySettings":
-        if self.require_key and self.generate_key:
-            raise ValueError("require_key and generate_key exclude each other")
-        return self
-
 
 def claims_of(settings: IdempotencySettings) -> tuple[str, ...]:
     """The claims that a scope names."""
@@ -210,8 +206,7 @@ class Overrides(BaseModel):
     on_cache_down: OnCacheDown | None = None
     scope: ScopeParts | None = None
     require_scope: bool | None = None
-    require_key: bool | None = None
-    generate_key: bool | None = None
+    on_missing_key: OnMissingKey | None = None
     raise_on_duplicate: bool | None = None
     fingerprint: Comparison | None = None
     drop_headers: FieldNames | None = None

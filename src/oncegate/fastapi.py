@@ -1,7 +1,7 @@
 """For FastAPI apps: `document` adds the key's header and the problems to the app's own OpenAPI description.
 
 app = FastAPI()
-app.add_middleware(IdempotencyMiddleware, cache=cache, settings=IdempotencySettings(require_key=True))
+app.add_middleware(IdempotencyMiddleware, cache=cache, settings=IdempotencySettings(on_missing_key="reject"))
 document(app)
 """
 

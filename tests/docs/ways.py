@@ -35,7 +35,7 @@ from tests.app.fast_path import Talk, gateway_at, keyed, request
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "architecture.md"
 _OURS = tuple(f"{ROOT / folder}/" for folder in ("app", "middleware", "cache"))
-LATER = {"path": "/later", "mode": "async", "require_key": True}
+LATER = {"path": "/later", "mode": "async", "on_missing_key": "reject"}
 
 
 @contextmanager

@@ -26,10 +26,10 @@ from tests.system.conftest import UNHURRIED, Start
 from tests.system.proxy import LossyProxy
 
 ROUTES: list[dict[str, Any]] = [
-    {"path": "/reports", "mode": "async", "require_key": True},
+    {"path": "/reports", "mode": "async", "on_missing_key": "reject"},
     {"path": "/payments", "mode": "either"},
 ]
-ROUTES += [{"path": "/orders/*", "mode": "async", "require_key": True, "aggregate": "path", "stream": "orders"}]
+ROUTES += [{"path": "/orders/*", "mode": "async", "on_missing_key": "reject", "aggregate": "path", "stream": "orders"}]
 RETENTION = 1000
 """Seconds that the record of a dead gateway's attempt reads unknown."""
 RULES = {"lease": 300, "ttl": RETENTION, "on_unknown": "refuse"}

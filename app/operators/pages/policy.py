@@ -38,8 +38,8 @@ def _route(policy: Policy, methods: Sequence[str]) -> dict[str, Any]:
         "mode": policy.mode,
         "header": settings.header,
         "aliases": list(settings.aliases),
-        "required": settings.require_key,
-        "generated_if_missing": settings.generate_key,
+        "required": settings.on_missing_key == "reject",
+        "generated_if_missing": policy.generates_key,
         "scope": {
             "headers": [part.removeprefix("header:") for part in settings.scope_parts if part.startswith("header:")],
             "claims": list(claims_of(settings)),

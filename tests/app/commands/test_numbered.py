@@ -22,10 +22,22 @@ from testing.servers import RedisServer
 from testing.upstreams import Upstream, answering
 
 ROUTES: list[dict[str, Any]] = [
-    {"path": "/orders/*/cancel", "mode": "async", "require_key": True, "aggregate": "path", "require_version": True},
-    {"path": "/orders/*", "mode": "async", "require_key": True, "aggregate": "path"},
-    {"path": "/accounts", "mode": "either", "require_key": True, "aggregate": "header:X-Account", "stream": "accounts"},
-    {"path": "/plain", "mode": "async", "require_key": True},
+    {
+        "path": "/orders/*/cancel",
+        "mode": "async",
+        "on_missing_key": "reject",
+        "aggregate": "path",
+        "require_version": True,
+    },
+    {"path": "/orders/*", "mode": "async", "on_missing_key": "reject", "aggregate": "path"},
+    {
+        "path": "/accounts",
+        "mode": "either",
+        "on_missing_key": "reject",
+        "aggregate": "header:X-Account",
+        "stream": "accounts",
+    },
+    {"path": "/plain", "mode": "async", "on_missing_key": "reject"},
 ]
 ALICE = {"authorization": "Bearer alice"}
 OK = b"HTTP/1.1 201 Created\r\ncontent-length: 2\r\n\r\nok"

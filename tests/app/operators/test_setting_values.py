@@ -39,5 +39,7 @@ def test_each_value_is_served_as_it_is_described(name: str, value: str) -> None:
 
 @pytest.mark.parametrize("mode", get_args(Route.model_fields["mode"].annotation))
 def test_each_mode_is_served_as_it_is_described(mode: str) -> None:
-    policy = compile_policy(IdempotencySettings(require_key=True), Route.model_validate({"path": "/x", "mode": mode}))
+    policy = compile_policy(
+        IdempotencySettings(on_missing_key="reject"), Route.model_validate({"path": "/x", "mode": mode})
+    )
     conforms(orjson.loads(published([(policy, ["POST"])])), DESCRIPTION["components"]["schemas"]["Policy"])

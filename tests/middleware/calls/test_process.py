@@ -211,4 +211,4 @@ async def test_what_is_no_key_is_refused(make: Make, key: str) -> None:
 
 async def test_required_key_is_required(make: Make) -> None:
     with pytest.raises(KeyMissing):
-        await make(Till(), require_key=True).process(Pay(5))
+        await make(Till(), on_missing_key="reject").process(Pay(5))

@@ -103,7 +103,7 @@ async def test_respond_async_is_ignored_without_a_key(door: MakeDoor) -> None:
 
 
 async def test_respond_async_goes_with_a_key_that_the_gateway_made(door: MakeDoor) -> None:
-    two = Two(door, _route("async", generate_key=True))
+    two = Two(door, _route("async", on_missing_key="generate"))
     answer = await two.door.send(key=None)
     assert answer.status == 202
     made = two.submit.scopes[0]["extensions"][SUBMISSION_EXTENSION].key
