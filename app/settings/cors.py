@@ -2,18 +2,17 @@
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import Field, StringConstraints, model_validator
 
 from oncegate.middleware.http.cors import EXPOSED_HEADERS, CrossOrigin
+from oncegate.middleware.rules.settings import StrictSettings
 
 Origin = Annotated[str, StringConstraints(pattern=r"^(\*|[a-z][a-z0-9+.-]*://[a-z0-9._~\[\]:-]+)$")]
 """As browsers write it (RFC 6454 section 6.1): in lower case, without a path, without the scheme's own port."""
 
 
-class CorsSettings(BaseModel):
+class CorsSettings(StrictSettings):
     """Without ``origins``, nothing is added to any answer."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     origins: tuple[Origin, ...] = Field(
         default=(), description='whose scripts may read them: `["https://shop.example"]`; `["*"]`: any'

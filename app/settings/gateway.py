@@ -9,7 +9,7 @@ import math
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator, model_validator
+from pydantic import ConfigDict, Field, StringConstraints, ValidationError, field_validator, model_validator
 
 from oncegate.app.settings.admin_tokens import parse
 from oncegate.app.settings.cors import CorsSettings
@@ -21,7 +21,7 @@ from oncegate.cache.redis.url import MANY_SERVERS, REDIS_SCHEMES, either, scheme
 from oncegate.middleware.admission.callers import RATE
 from oncegate.middleware.http.cors import CrossOrigin
 from oncegate.middleware.rules.digests import Digests, Secrets, given_digests
-from oncegate.middleware.rules.settings import Bytes, IdempotencySettings, Name, Route, Seconds
+from oncegate.middleware.rules.settings import Bytes, IdempotencySettings, Name, Route, Seconds, StrictSettings
 from oncegate.middleware.tokens.settings import JwtSettings
 from oncegate.middleware.tokens.verifier import all_claims
 
@@ -29,10 +29,10 @@ LEASE_PER_CACHE_TIMEOUT = 3
 """A renewal is due at a third of the lease: one that times out must still leave room for another."""
 
 
-class GatewaySettings(BaseModel):
+class GatewaySettings(StrictSettings):
     """All settings of ``oncegate serve``. The names are those of the TOML file."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+    model_config = ConfigDict(hide_input_in_errors=True)
 
     # URLs may carry credentials: not part of the repr. Print them through `redact`.
     upstream: str = Field(

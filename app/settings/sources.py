@@ -4,7 +4,6 @@ Every fault becomes a `ConfigurationError` whose text names the setting and wher
 never repeats a value: a value may be a secret.
 """
 
-import difflib
 import os
 import re
 import tomllib
@@ -20,7 +19,7 @@ from pydantic_settings import BaseSettings, EnvSettingsSource
 from oncegate.app.settings.cors import CorsSettings
 from oncegate.app.settings.gateway import GatewaySettings
 from oncegate.app.settings.worker import WorkerSettings
-from oncegate.middleware.rules.settings import IdempotencySettings, Route
+from oncegate.middleware.rules.settings import IdempotencySettings, nearest
 from oncegate.middleware.tokens.settings import JwtSettings
 
 PREFIX = "ONCEGATE_"
@@ -163,7 +162,7 @@ def _check_known(name: str) -> None:
         variables = [PREFIX + field.upper() for field in GatewaySettings.model_fields]
         for table, model in TABLES.items():
             variables += [f"{PREFIX}{table.upper()}__{field.upper()}" for field in model.model_fields]
-        raise ConfigurationError(f"{name} (environment): unknown setting{_nearest(name.upper(), variables)}; unset it")
+        raise ConfigurationError(f"{name} (environment): unknown setting{nearest(name.upper(), variables)}; unset it")
 
 
 def _over(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
@@ -194,16 +193,10 @@ def _explain(fault: ErrorDetails) -> str:
         if loc == ("upstream",):
             return "is missing: give --upstream URL, set ONCEGATE_UPSTREAM, or upstream in the --config file"
         return "is missing"
-    if fault["type"] == "extra_forbidden":
-        fields = (TABLES | {"routes": Route}).get(str(loc[0]), GatewaySettings).model_fields
-        return f"unknown setting{_nearest(str(loc[-1]), list(fields))}; remove it"
+    if fault["type"] == "unknown_setting":
+        return f"{fault['msg']}; remove it"
     message = fault["msg"].replace("Value error, ", "").replace("Input should", "must")
     return message.replace("String should", "must")
-
-
-def _nearest(name: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
-    return f", did you mean {close[0]}?" if close else ""
 
 
 def _holds(values: Any, loc: Any) -> bool:

@@ -2,18 +2,18 @@
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from oncegate.middleware.rules.settings import FieldName, Name, Seconds
+from oncegate.middleware.rules.settings import FieldName, Name, Seconds, StrictSettings
 
 
-class WorkerSettings(BaseModel):
+class WorkerSettings(StrictSettings):
     """A worker's settings: its stream, its executor and its pace. Times are in seconds.
 
     Its lease, its time-outs and how long outcomes are kept come from ``[idempotency]``.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+    model_config = ConfigDict(hide_input_in_errors=True)
 
     stream: Name = Field(default="commands", description="the command stream to read")
     consumer: Name | None = Field(

@@ -8,11 +8,19 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, NamedTuple, Self
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from oncegate.cache.record import LAST_INSTANT_MS
 from oncegate.middleware.rules.policy import Policy, compile_policy
-from oncegate.middleware.rules.settings import NAME, Bytes, IdempotencySettings, OnCacheDown, OnMismatch, Seconds
+from oncegate.middleware.rules.settings import (
+    NAME,
+    Bytes,
+    IdempotencySettings,
+    OnCacheDown,
+    OnMismatch,
+    Seconds,
+    StrictSettings,
+)
 
 CONSUMER = re.compile(NAME)
 """The name of a consumer: explicit, and the same for as long as its records live."""
@@ -149,10 +157,8 @@ class DeliveryDecision(enum.StrEnum):
     """A record of the command is damaged, or of a newer version."""
 
 
-class SubscriptionSettings(BaseModel):
+class SubscriptionSettings(StrictSettings):
     """A consumer's rules for its deliveries. Times are in seconds, sizes in bytes; wrong values fail at construction."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     lease: Seconds = Field(
         default=30, description="an attempt whose process is silent for this long is of unknown outcome"

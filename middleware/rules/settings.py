@@ -3,8 +3,9 @@
 Wrong values fail at construction, with pydantic's ``ValidationError``. Times are in seconds, sizes in bytes.
 """
 
+import difflib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -15,10 +16,12 @@ from pydantic import (
     Field,
     GetPydanticSchema,
     StringConstraints,
+    ValidationError,
     ValidationInfo,
     field_validator,
     model_validator,
 )
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from oncegate.cache.fields import FIELD_NAME, HOP_BY_HOP
 from oncegate.middleware.rules.path_pattern import parts_of
@@ -100,10 +103,38 @@ _REFUSED = {
 DEFAULT_SCOPE: Final = ("header:Authorization",)
 
 
-class IdempotencySettings(BaseModel):
-    """How idempotency keys are enforced. Each field's default is the one to start with; a `Route` may override any of them."""
+class StrictSettings(BaseModel):
+    """Settings that have no other names than their own, and stay as they are. The error about another name has the nearest."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known(cls, given: Any) -> Any:
+        unknown = [name for name in given if name not in cls.model_fields] if isinstance(given, dict) else []
+        if unknown:
+            faults = [
+                InitErrorDetails(type=_fault(str(name), cls.model_fields), loc=(str(name),), input=given[name])
+                for name in unknown
+            ]
+            raise ValidationError.from_exception_data(
+                cls.__name__, faults, hide_input=bool(cls.model_config.get("hide_input_in_errors"))
+            )
+        return given
+
+
+def _fault(name: str, known: Iterable[str]) -> PydanticCustomError:
+    return PydanticCustomError("unknown_setting", "unknown setting{nearest}", {"nearest": nearest(name, known)})
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """What an error says behind a name that is not ``known``: the one that is probably meant, or nothing."""
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f", did you mean {close[0]}?" if close else ""
+
+
+class IdempotencySettings(StrictSettings):
+    """How idempotency keys are enforced. Each field's default is the one to start with; a `Route` may override any of them."""
 
     header: FieldName = Field(default="Idempotency-Key", description="the header that carries the key")
     aliases: FieldNames = Field(default=(), description="other headers that are read as the key")
@@ -186,14 +217,12 @@ def claims_of(settings: IdempotencySettings) -> tuple[str, ...]:
     return tuple(part.removeprefix("jwt:") for part in settings.scope_parts if part.startswith("jwt:"))
 
 
-class Overrides(BaseModel):
+class Overrides(StrictSettings):
     """Any field of `IdempotencySettings`, as a `Route` may give it; ``None`` and what is not given: as the settings say.
 
     Written out, so that type checkers and editors know them; a test holds them to the settings. What is wrong only together
     with the settings, or by more than its type, fails where both come together: see `Route.settings`.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     header: FieldName | None = None
     aliases: FieldNames | None = None

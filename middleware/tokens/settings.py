@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, GetPydanticSchema, StringConstraints, field_validator
+from pydantic import ConfigDict, Field, GetPydanticSchema, StringConstraints, field_validator
 
-from oncegate.middleware.rules.settings import FieldName
+from oncegate.middleware.rules.settings import FieldName, StrictSettings
 
 Algorithm = Literal[
     "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "HS256", "HS384", "HS512"
@@ -24,10 +24,10 @@ Texts = Annotated[
 ]
 
 
-class JwtSettings(BaseModel):
+class JwtSettings(StrictSettings):
     """By what a token is verified before its claims count, for a ``scope`` such as ``["jwt:iss", "jwt:sub"]``."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+    model_config = ConfigDict(hide_input_in_errors=True)
 
     jwks: str = Field(
         min_length=1,
