@@ -54,7 +54,6 @@ def test_the_defaults_are_those_of_the_contract() -> None:
             "admin_tokens",
             "secret",
             "secret_file",
-            "secrets",
             "encryption_keys",
             "encryption_keys_file",
         }
