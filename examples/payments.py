@@ -106,7 +106,7 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 app = FastAPI(lifespan=lifespan)
 # Another payload under a used key gets 422, not 202. Several processes need a cache that they share: redis://
-app.add_middleware(IdempotencyMiddleware, cache=MemoryCache(), settings=IdempotencySettings(require_key=True))
+app.add_middleware(IdempotencyMiddleware, cache=MemoryCache(), settings=IdempotencySettings(on_missing_key="reject"))
 
 
 class Payment(BaseModel):

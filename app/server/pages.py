@@ -3,7 +3,7 @@
 import asyncio
 
 import uvicorn
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import CollectorRegistry
 from uvicorn.server import ServerState
 
 from oncegate import __version__
@@ -11,6 +11,7 @@ from oncegate.app.server.accept import bind
 from oncegate.app.server.connection import InboundConnection
 from oncegate.app.telemetry.metrics import page_of
 from oncegate.middleware.http.asgi import Receive, Scope, Send
+from oncegate.prometheus.attempts import Families
 
 _TEXT = "text/plain; charset=utf-8"
 
@@ -24,8 +25,7 @@ class Pages:
     def __init__(self, host: str, port: int, setting: str) -> None:
         self._sockets = bind(host, port, setting)
         self.registry = CollectorRegistry()
-        version = Gauge("oncegate_build_info", "The version that runs.", ["version"], registry=self.registry)
-        version.labels(__version__).set(1)
+        Families(self.registry).gauge("build_info").labels(__version__).set(1)
         self._state = ServerState()
         self._servers: list[asyncio.Server] = []
 

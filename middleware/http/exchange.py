@@ -169,7 +169,7 @@ class Exchange(KeyedRequest):
         if state is None:
             self._settle(None, None, then)
             return
-        if state is _UNKNOWN or (body is not None and len(body) > policy.max_response_body):
+        if state is _UNKNOWN or (body is not None and len(body) > policy.max_result):
             body = None
         kept: StoredResponse | None = responses.stored(status, headers, body, policy.unstored)
         redact = self.door.redact
@@ -247,7 +247,7 @@ class Exchange(KeyedRequest):
         """The answer after `on_failure`; ``None`` where the server answers, since the app raised, or nothing was begun."""
         if self._problem is not None:
             slug, detail, extra = self._problem
-            retryable = self.policy.settings.on_unknown == "retry" if slug == "upstream-failed" else None
+            retryable = _UNKNOWN in self.policy.takeover if slug == "upstream-failed" else None
             return self.problem(slug, detail, attempt=self.attempt.number, retryable=retryable, extra=extra)
         if not isinstance(self.raised, LeaseLost):
             self.observed(GateDecision.RUN.value, 500, self.attempt.number)

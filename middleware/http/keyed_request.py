@@ -338,12 +338,12 @@ def request_key(fields: Fields, policy: Policy) -> tuple[str, bytes, bool] | Non
     found = read_key(fields, names)
     if found is not None:
         return *found, False
-    if policy.settings.require_key:
-        raise KeyMissing(f"This operation requires the header {policy.settings.header}.")
-    if policy.settings.generate_key:
+    if policy.needs_no_key:
+        return None
+    if policy.generates_key:
         key = str(uuid4())
         return key, b'"%b"' % key.encode(), True
-    return None
+    raise KeyMissing(f"This operation requires the header {policy.settings.header}.")
 
 
 def nameless_scope(fields: Fields, policy: Policy, generated: bool = False) -> list[bytes] | None:

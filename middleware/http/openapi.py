@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from oncegate.middleware.outcome.problems import KINDS
-from oncegate.middleware.rules.policy import Policies, Policy
+from oncegate.middleware.rules.policy import AN_UNKNOWN_IS_RETRIED, Policies, Policy
 from oncegate.middleware.rules.settings import IdempotencySettings, claims_of
 
 Description = dict[str, Any]
@@ -93,7 +93,7 @@ def slugs_of(settings: IdempotencySettings, *, named: bool = False, numbered: bo
     ``numbered``: its route numbers commands.
     """
     never = set(_NOT_HERE) if numbered else _NOT_HERE | _OF_VERSIONS
-    if not settings.require_key:
+    if settings.on_missing_key != "reject":
         never.add("key-missing")
     if not settings.require_scope and settings.scope is not None:  # else a cookie alone is refused
         never.add("caller-missing")
@@ -103,7 +103,7 @@ def slugs_of(settings: IdempotencySettings, *, named: bool = False, numbered: bo
         never.add("caller-failed")
     if not claims_of(settings):
         never |= _OF_TOKENS
-    if settings.on_unknown == "retry":
+    if AN_UNKNOWN_IS_RETRIED[settings.on_unknown]:
         never.add("outcome-unknown")
     return [slug for slug in KINDS if slug not in never]
 
@@ -222,21 +222,21 @@ def _add_parameter(described: Description, item: Description, operation: Descrip
     for index, listed in enumerate([*parameters, *(item.get("parameters") or ())]):
         own = _resolved(described, listed)
         if own.get("in") == "header" and str(own.get("name")).lower() == settings.header.lower():
-            if settings.require_key and not own.get("required"):
+            if settings.on_missing_key == "reject" and not own.get("required"):
                 # In place of the operation's own; behind them, over the one of all the path's methods.
                 parameters[index : index + 1] = [{**own, "required": True}]
                 operation["parameters"] = parameters
             return
-    if settings.require_key:
+    if settings.on_missing_key == "reject":
         without = "Required."
-    elif settings.generate_key:
+    elif settings.on_missing_key == "generate":
         without = "Without it, one is made and returned."
     else:
         without = "Without it, the request is executed each time that it is sent."
     parameter = {
         "name": settings.header,
         "in": "header",
-        "required": settings.require_key,
+        "required": settings.on_missing_key == "reject",
         "description": (
             "A fresh value, such as a UUID, for each new request, and the same one for its retries: a request that was "
             f"executed already is answered with its first response, for {settings.ttl:g} seconds. {without}"

@@ -1,7 +1,7 @@
 """For FastAPI apps: `protect` puts the middleware around the app, `document` adds its rules to the app's own OpenAPI description.
 
 app = FastAPI()
-protect(app, cache="redis://localhost", settings=IdempotencySettings(require_key=True))
+protect(app, cache="redis://localhost", settings=IdempotencySettings(on_missing_key="reject"))
 document(app)
 """
 

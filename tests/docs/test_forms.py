@@ -398,8 +398,8 @@ def test_fastapi_a_payment_whose_commit_is_killed_is_made_by_the_retry(
 ) -> None:
     text = without(form("fastapi", "class Payment(Base)"), end="with TestClient(app)")
     text = changed(text, 'Depends(session, scope="function")', scope)
-    rules = f'require_key=True, complete="{complete}", on_unknown="retry", lease=2'
-    text = changed(text, "require_key=True", rules)
+    rules = f'on_missing_key="reject", complete="{complete}", on_unknown="retry", lease=2'
+    text = changed(text, 'on_missing_key="reject"', rules)
     dying = changed(text, "    await db.flush()\n", "    await db.flush()\n    open('paid', 'w').close()\n")
     with RedisServer() as server:
         for name, program in (("dying", dying + DIES_IN_COMMIT), ("shop", text)):

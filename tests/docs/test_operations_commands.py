@@ -83,7 +83,7 @@ def test_what_was_kept_for_one_caller_is_removed_and_for_nobody_else(folder: Pat
         def pay(path: str, caller: str) -> bool:
             headers = {"Idempotency-Key": "k", "Authorization": caller}
             answer = httpx.post(f"{gateway.url}{path}", headers=headers, timeout=DEADLINE)
-            return answer.headers.get("idempotent-replayed") == "true"
+            return bool(answer.headers.get("idempotent-replayed") == "true")
 
         try:
             gateway.ready()

@@ -59,7 +59,7 @@ async def test_a_command_is_stored_whole_and_without_its_credentials() -> None:
             "ACL", "SETUSER", "oncegate", "on", ">pw", *patterns, "+@all", "-info", "-config", "-client|kill"
         )
         url = server.url.replace("127.0.0.1", "oncegate:pw@127.0.0.1")
-        routes = [{"path": "/x", "mode": "async", "require_key": True}]
+        routes = [{"path": "/x", "mode": "async", "on_missing_key": "reject"}]
         async with served("http://127.0.0.1:1", cache=url, namespace="payments", routes=routes) as (client, _):
             accepted = await pay(client, Cookie="secret-cookie", Proxy_Authorization="secret-proxy")
             assert accepted.status_code == 202

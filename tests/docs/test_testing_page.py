@@ -56,20 +56,20 @@ FAULTS = {
     ),
     "an app that executes what nobody knows": (
         "shop.py",
-        "require_key=True",
-        'require_key=True, on_unknown="retry"',
+        'on_missing_key="reject"',
+        'on_missing_key="reject", on_unknown="retry"',
         {"test_where_the_process_dies_a_retry_is_refused"},
     ),
     "an app that goes on without its cache": (
         "shop.py",
-        "require_key=True",
-        'require_key=True, on_cache_down="fail_open"',
+        'on_missing_key="reject"',
+        'on_missing_key="reject", on_cache_down="fail_open"',
         {"test_without_its_cache_nothing_is_paid"},
     ),
     "an app that keeps no success": (
         "shop.py",
-        "settings=IdempotencySettings(require_key=True)",
-        'routes=[Route("/payments", require_key=True, status={"2xx": "release"})]',
+        'settings=IdempotencySettings(on_missing_key="reject")',
+        'routes=[Route("/payments", on_missing_key="reject", status={"2xx": "release"})]',
         {"test_a_retry_pays_nothing"},
     ),
 }

@@ -69,7 +69,7 @@ async def test_a_route_s_own_scope_is_explicit_there_and_nowhere_else(door: Make
 
 
 async def test_a_key_that_was_made_here_is_no_other_s(door: MakeDoor) -> None:
-    there = door(Answering(201), generate_key=True)
+    there = door(Answering(201), on_missing_key="generate")
     made = await there.send(headers=COOKIE, key=None)
     assert made.status == 201
     assert (await there.send(headers=COOKIE, key=made.value("idempotency-key"))).code == "caller-missing"
@@ -78,11 +78,13 @@ async def test_a_key_that_was_made_here_is_no_other_s(door: MakeDoor) -> None:
 @pytest.mark.parametrize("mode", ["async", "either"])
 async def test_nor_is_a_command_accepted_from_it(door: MakeDoor, mode: str) -> None:
     submit, app = Answering(202), Answering(201)
-    there = door(app, submit=submit, routes=[route("/payments", mode=mode, require_key=True)])
+    there = door(app, submit=submit, routes=[route("/payments", mode=mode, on_missing_key="reject")])
     headers = [*COOKIE, ("prefer", "respond-async")]
     assert (await there.send(headers=headers)).code == "caller-missing"
     assert (app.calls, submit.calls) == (0, 0)
-    there = door(app, submit=submit, routes=[route("/payments", mode=mode, require_key=True, scope=["header:X-User"])])
+    there = door(
+        app, submit=submit, routes=[route("/payments", mode=mode, on_missing_key="reject", scope=["header:X-User"])]
+    )
     assert (await there.send(headers=headers)).status == 202
 
 

@@ -153,9 +153,9 @@ WRONG: dict[str, dict[str, Any]] = {
     "no cache": {},
     "an argument": {"cache": "memory://", "ttl": 5},
     "settings": {"cache": "memory://", "settings": {"ttl": 5}},
-    "a route that says two things": {
+    "a route without a lease": {
         "cache": "memory://",
-        "routes": [Route(path="/x", require_key=True, generate_key=True)],
+        "routes": [Route(path="/x", lease=0)],
     },
     "a namespace": {"cache": "memory://", "namespace": "a:b"},
     "a secret": {"cache": "memory://", "secret": "short"},
@@ -181,7 +181,7 @@ def test_protect_enforces_and_the_description_knows() -> None:
         paid.append(1)
         return len(paid)
 
-    protect(app, cache=MemoryCache(), settings=IdempotencySettings(require_key=True))
+    protect(app, cache=MemoryCache(), settings=IdempotencySettings(on_missing_key="reject"))
     document(app)
     client = TestClient(app)
     assert client.post("/pay").status_code == 400

@@ -16,10 +16,7 @@ from typing import Any, Final, Protocol
 from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from oncegate.cache.backoff import Backoff
-from oncegate.cache.seconds import given_seconds
-from oncegate.middleware.admission.attempt import notify
-from oncegate.middleware.rules.arguments import is_async
+from oncegate.middleware.consumers.sql_interface import Backoff, given_seconds, is_async, notify
 from oncegate.sql.database.errors import is_of_database
 from oncegate.sql.outbox.publishing import Publish, by_broker, is_away
 from oncegate.sql.outbox.sources.outbox_source import OutboxSource
