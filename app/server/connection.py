@@ -8,8 +8,7 @@ checked here:
 - it hands trailers over like header fields: they are dropped, so that nothing is added to a request behind the checks;
 - it reads a request line that ends in a bare LF as HTTP/0.9, and lets unknown versions pass: refused;
 - it leaves white space behind a field's value: removed (RFC 9110 section 5.5), in `oncegate.app.server.parser`;
-- it knows some methods and refuses others, speaks RTSP, and takes what follows an ``Upgrade`` for another protocol: see
-  `oncegate.app.server.parser`;
+- it speaks RTSP, and takes what follows an ``Upgrade`` for another protocol: see `oncegate.app.server.parser`;
 - it doesn't check the host: one valid `Host` is required, and a target's own authority counts.
 
 Pipelined requests wait for their turn, and nothing more is read meanwhile. One timer serves all time limits: it goes by a
@@ -28,9 +27,9 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from oncegate.app.server.flow import PIECE_BYTES, Pieces, Unsent
-from oncegate.app.server.head import MALFORMED, TIMED_OUT, TOO_LARGE
+from oncegate.app.server.head import MALFORMED, NO_SUCH_METHOD, TIMED_OUT, TOO_LARGE
 from oncegate.app.server.lingering import Lingering, may_linger
-from oncegate.app.server.parser import InboundParser
+from oncegate.app.server.parser import InboundParser, is_unknown_method
 from oncegate.app.server.request import InboundRequest, shared_scope
 from oncegate.middleware.admission.deadlines import Deadline
 
@@ -133,13 +132,13 @@ class InboundConnection(asyncio.Protocol):
         parser = self._parser
         try:
             parser.feed(data)
-        except httptools.HttpParserError:
-            self._refuse()
+        except httptools.HttpParserError as error:
+            self._refuse(NO_SUCH_METHOD if is_unknown_method(error) else MALFORMED)
         if self._to_begin:
             self._begin_waiting()
         if parser.in_message and not self.transport.is_closing():
             if parser.is_too_large:
-                self._refuse()
+                self._refuse(TOO_LARGE)
             elif self.writable is None:
                 self._wait_for_rest()
 
@@ -335,7 +334,7 @@ class InboundConnection(asyncio.Protocol):
 
     # -- bounds -------------------------------------------------------------------------------------------------------
 
-    def _refuse(self) -> None:
+    def _refuse(self, answer: bytes) -> None:
         """Refuse what can't be parsed, and close; 431 where it is only too large. Never into a response that has begun."""
         self._parser.in_message = False
         if self._answering is not None and self._answering is not self._reading:
@@ -345,7 +344,7 @@ class InboundConnection(asyncio.Protocol):
                 self._pipelined.pop()  # its head was in order, its body isn't
             return
         if not (self._reading is not None and self._reading.begun):
-            self.write(TOO_LARGE if self._parser.is_too_large else MALFORMED)
+            self.write(TOO_LARGE if self._parser.is_too_large else answer)
         self._discards = True
         self.close()
 

@@ -151,11 +151,11 @@ async def test_curl_may_offer_http_2(tmp_path: Path) -> None:
         assert not {"upgrade", "http2-settings"} & {name for request in upstream.requests for name, _ in request.fields}
 
 
-async def test_an_unknown_method_is_passed_on() -> None:
+async def test_an_unknown_method_is_refused_and_one_of_webdav_is_passed_on() -> None:
     async with Upstream(answering(OK, OK)) as upstream, served(upstream.url) as (client, _):
-        for method in ("FOO", "VERSION-CONTROL"):
-            assert (await client.request(method, "/", content=b"body")).status_code == 200
-        assert [request.line for request in upstream.requests] == ["FOO / HTTP/1.1", "VERSION-CONTROL / HTTP/1.1"]
+        for method, status in (("FOO", 501), ("VERSION-CONTROL", 501), ("PROPFIND", 200), ("QUERY", 200)):
+            assert (await client.request(method, "/", content=b"body")).status_code == status
+        assert [request.line for request in upstream.requests] == ["PROPFIND / HTTP/1.1", "QUERY / HTTP/1.1"]
 
 
 async def test_an_offer_of_h2c_is_ignored() -> None:

@@ -50,7 +50,7 @@ def sent_blocking(port: int, data: bytes, then: bytes = b"") -> bytes:
         (HEAD + KEY + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n" % MANY, 413),
         (HEAD + b"Idempotency-Key:\r\n" + CLOSING + LENGTH, 400),
         (HEAD + b"X Y: z\r\n" + LENGTH, 400),
-        (b"get / HTTP/1.1\r\nHost: a\r\n" + LENGTH, 400),
+        (b"get / HTTP/1.1\r\nHost: a\r\n" + LENGTH, 501),
         (HEAD + b"Transfer-Encoding: chunked\r\n\r\nnonsense\r\n", 400),
         (HEAD + b"X: " + b"x" * 100_000, 431),
         (HEAD + b"Connection: upgrade\r\nUpgrade: websocket\r\n" + LENGTH, 501),
@@ -127,7 +127,7 @@ async def test_who_sends_nothing_more_is_waited_for_no_longer(monkeypatch: pytes
     monkeypatch.setattr(lingering, "PAUSE_SECONDS", 0.2)
     async with serving(echo) as (reader, writer):
         writer.write(b"nonsense\r\n\r\n")
-        assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
+        assert (await reader.read()).startswith(b"HTTP/1.1 501 ")
         await until(lambda: not lingering._lingering)
 
 
