@@ -21,13 +21,11 @@ from oncegate.middleware.admission.attempt import Attempt, LeaseLost
 from oncegate.middleware.http.asgi import AttemptView, Receive, Scope, Send, Submission
 from oncegate.middleware.http.asgi_driver import AsgiDriver
 from oncegate.middleware.http.door import HttpDoor
-from oncegate.middleware.http.enter import Bypass
+from oncegate.middleware.http.enter import Bypass, way_of
 from oncegate.middleware.http.exchange import Exchange, Step
 from oncegate.middleware.outcome.errors import NotProcessed, OutcomeUnknown
 from oncegate.middleware.outcome.problems import Answer
 from oncegate.middleware.outcome.responses import Headers
-from oncegate.middleware.rules.policy import Policy
-from oncegate.middleware.tokens.verifier import Tokens
 
 Answering = Callable[[Awaitable[None], Scope, Send], Coroutine[Any, Any, None]]
 """Awaits an answer by the upstream, and answers with a problem where that fails (`oncegate.app.gateway.gateway`)."""
@@ -68,26 +66,11 @@ class FastPath:
         scope = request.scope
         if scope["path"].startswith(self._prefix) or (self._ops_port and came_in_on(self._ops_port, scope)):
             return False
-        door, headers = self._door, scope["headers"]
-        policy = door.policies.match(scope["method"], scope["path"], scope["raw_path"])
-        if policy is None:
-            return Passing(self._forwarder, request, self.answering).begin(headers)
-        if policy.needs_no_key and policy.decisive.isdisjoint(request.fields):
-            return self._bypass(request, policy, headers)
-        exchange = Exchange(door, policy, scope)
-        found = exchange.identify(request.fields)
-        if isinstance(found, str):
-            return CallbackDriver(exchange, self._forwarder, self._submit, request).begin(found)
-        if found is None:
-            return self._bypass(request, policy, exchange.headers())
-        if isinstance(found, Tokens):  # the other way can wait for its keys
-            return False
-        request.respond(found.status, found.headers, found.body)
-        return True
-
-    def _bypass(self, request: InboundRequest, policy: Policy, headers: Headers) -> bool:
-        bypass = Bypass(self._door.observe, policy, request.scope, request.send)
-        return Passing(self._forwarder, request, self.answering, bypass).begin(headers)
+        way = way_of(self._door, scope, request.send, request.fields)
+        if isinstance(way, Exchange):
+            CallbackDriver(way, self._forwarder, self._submit, request).begin()
+            return True
+        return Passing(self._forwarder, request, self.answering, way).begin()
 
 
 class Passing:
@@ -107,9 +90,10 @@ class Passing:
         self._answering = answering
         self._bypass = bypass
 
-    def begin(self, headers: Headers) -> bool:
-        """Send it, with ``headers``, if that needs no waiting."""
-        request = self._request
+    def begin(self) -> bool:
+        """Send it, if that needs no waiting."""
+        request, bypass = self._request, self._bypass
+        headers = request.scope["headers"] if bypass is None else bypass.headers
         connection = self._forwarder.begin(request.scope, headers, request.body)
         if connection is None:
             return False
@@ -132,7 +116,7 @@ class Passing:
                 self._watches.drop(self._limit)
                 status, headers, body = response
                 if self._bypass is not None:
-                    headers = self._bypass.headers(status, headers)
+                    headers = self._bypass.answered(status, headers)
                 request.respond(status, headers, body)
             elif not connection.is_soon_whole:
                 self._leave()
@@ -165,20 +149,24 @@ class CallbackDriver:
         self._late: asyncio.Future[Response | Exception] | None = None
         """Gets the stream's answer, once a submission has left the fast path."""
 
-    def begin(self, look_up_key: str) -> bool:
-        """Claim its record, if that needs no waiting."""
+    def begin(self) -> None:
+        """Claim its record, or answer it; where that needs waiting, the other driver goes on."""
         request, exchange = self._request, self._exchange
-        self._body = body = request.body
-        if len(body) > exchange.policy.max_request_body:
-            return False
-        admission = exchange.admit(look_up_key, body)
+        found, body = exchange.found, request.body
+        if isinstance(found, Answer):
+            request.respond(found.status, found.headers, found.body)
+            return
+        if not isinstance(found, str) or len(body) > exchange.policy.max_request_body:
+            request.start(self._asgi_driver().serve())
+            return
+        self._body = body
+        admission = exchange.admit(found, body)
         request.take()
         admissions = exchange.door.admissions
         if admissions.enter(admission):
             admissions.claim(admission, request.loop, self._on_claimed)
         else:  # bodies that may wait are counted there
             self._leave_unbegun(None)
-        return True
 
     def _on_claimed(self, reply: Any) -> None:
         request, step = self._request, self._exchange.on_claimed(reply)

@@ -23,6 +23,7 @@ from oncegate.middleware.http.asgi import (
 )
 from oncegate.middleware.http.exchange import Exchange, Step
 from oncegate.middleware.outcome.problems import Answer
+from oncegate.middleware.tokens.verifier import Tokens
 
 log = logging.getLogger("oncegate.http")
 
@@ -56,27 +57,35 @@ class AsgiDriver:
         self._held = 0
         """Bytes of the body that are counted as waiting to be admitted."""
 
+    def serve(self) -> Coroutine[Any, Any, None]:
+        """Answer a request that was identified, by what was ``found``."""
+        return self._serve(self._exchange.found, None)
+
     def decide(self, body: bytes, step: Step) -> Coroutine[Any, Any, None]:
         """Answer a request that was admitted, from ``step`` on."""
         self._body = body
-        return self.serve(None, step)
+        return self._serve(None, step)
 
-    async def serve(  # noqa: C901 - each step that the exchange decides on, and how it ends, on one screen
-        self, look_up_key: str | None, step: Step = None
+    async def _serve(  # noqa: C901 - each step that the exchange decides on, and how it ends, on one screen
+        self, found: str | Answer | Tokens | None, step: Step
     ) -> None:
-        """Read the body, where there is a ``look_up_key``, and do what the exchange decides, step by step, to its answer.
+        """Read the body of what was ``found`` to have a key, and do what the exchange decides, step by step, to its answer.
 
         Raises only what an in-process app raised.
         """
         exchange = self._exchange
         raised: BaseException | None = None
         try:
-            if look_up_key is not None:
+            if isinstance(found, Tokens):
+                found = exchange.identify(waited=await found.refreshed())
+            if isinstance(found, Answer):
+                step = found
+            elif isinstance(found, str):
                 limit, timeout = exchange.policy.max_request_body, exchange.door.body_timeout
                 body = await read_body(self._receive, exchange.fields, limit, timeout, self._hold)
                 if body is None:  # the client left
                     return
-                exchange.admit(look_up_key, body)
+                exchange.admit(found, body)
                 self._body = body
                 body = None
             while not isinstance(step, Answer | Exception):

@@ -32,6 +32,7 @@ from oncegate.middleware.rules.errors import MOST_TURNS, overtaken
 from oncegate.middleware.rules.key import Fields, fingerprint, forgiving, record_id
 from oncegate.middleware.rules.policy import PREFER, RAISE_HEADER
 from oncegate.middleware.rules.prefer import wanted_wait, wants_error
+from oncegate.middleware.tokens.verifier import Tokens
 
 log = logging.getLogger("oncegate.http")
 
@@ -59,9 +60,13 @@ class Exchange(KeyedRequest):
     """One request with a key: `identify` comes first. What it needs of the request, and its answers, are `KeyedRequest`'s.
 
     Its ``fields`` are there up to `admit`, ``attempt`` from `begin` on; ``raised`` is what its command raised, for who called.
+    ``found`` is what its driver goes on by (`oncegate.middleware.http.enter.way_of` sets it, to what `identify` returns): with a
+    look-up key its body is to be read, an `Answer` is to be sent, and `Tokens` are to be waited for.
     """
 
-    __slots__ = ("_lost", "_problem", "admission", "attempt", "raised")
+    __slots__ = ("_lost", "_problem", "admission", "attempt", "found", "raised")
+
+    found: str | Answer | Tokens | None
 
     admission: AdmissionRequest
     attempt: Attempt

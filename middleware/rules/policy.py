@@ -113,17 +113,14 @@ class Policy:
     process: str = ""
     """Who executes, in records, where the host's name doesn't say."""
 
-    def passes(self, headers: Iterable[Sequence[Any]]) -> bool:
-        """Whether a request with these field lines goes on as it is: there is no key, and none is needed.
-
-        False also where a closer look is needed.
-        """
+    def is_decisive(self, headers: Iterable[Sequence[Any]]) -> bool:
+        """Whether one of these field lines is among those that are ``decisive``."""
         shortest, longest = self.shortest, self.longest
         for line in headers:
             name = line[0]
             if shortest <= len(name) <= longest and name in self.decisive:
-                return False
-        return self.needs_no_key
+                return True
+        return False
 
     def state(self, status: int) -> State | None:
         """The state that a response of ``status`` leaves its record in; ``None``: the attempt is released."""
