@@ -19,7 +19,7 @@ from typing import Any
 import orjson
 
 from oncegate.cache.encryption import OFF_LOOP_BYTES, off_loop
-from oncegate.cache.errors import CacheRefused
+from oncegate.cache.errors import CacheRefused, OncegateError
 from oncegate.cache.redis.calls import Appended, Numbering
 from oncegate.cache.redis.store import RedisCache
 from oncegate.cache.redis.streams.encrypted import encrypted
@@ -35,7 +35,7 @@ from oncegate.middleware.http.asgi import (
     Send,
     Submission,
 )
-from oncegate.middleware.outcome.errors import NotAccepted, OutcomeUnknown
+from oncegate.middleware.outcome.errors import GatewayFailed, NotAccepted, OutcomeUnknown
 from oncegate.middleware.outcome.responses import Headers, date
 from oncegate.middleware.rules.versions import aggregate_digest
 
@@ -95,7 +95,10 @@ class Submitter:
         submission: Submission = scope["extensions"][SUBMISSION_EXTENSION]
         body = await _body(receive)
         reply: asyncio.Future[Response | Exception] = asyncio.get_running_loop().create_future()
-        self.start(scope, scope["headers"], body, view.record, submission, partial(set_reply, reply))
+        try:
+            self.start(scope, scope["headers"], body, view.record, submission, partial(set_reply, reply))
+        except Exception as error:
+            raise GatewayFailed.by(error) from error
         response = await reply
         if isinstance(response, Exception):
             raise response
@@ -149,8 +152,10 @@ class Submitter:
         response: Response | Exception
         try:
             response = self._answer(command, submission, appended)
-        except Exception as error:  # noqa: BLE001 - passed on: else who waits would wait for ever
+        except OncegateError as error:
             response = error
+        except Exception as error:  # noqa: BLE001 - passed on: else who waits would wait for ever
+            response = GatewayFailed.by(error)
         then(response)
 
     def _parts(self, command: Command) -> list[bytes]:

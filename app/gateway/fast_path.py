@@ -23,7 +23,7 @@ from oncegate.middleware.http.asgi_driver import AsgiDriver
 from oncegate.middleware.http.door import HttpDoor
 from oncegate.middleware.http.enter import Bypass, way_of
 from oncegate.middleware.http.exchange import Exchange, Step
-from oncegate.middleware.outcome.errors import NotProcessed, OutcomeUnknown
+from oncegate.middleware.outcome.errors import GatewayFailed, NotProcessed
 from oncegate.middleware.outcome.problems import Answer
 from oncegate.middleware.outcome.responses import Headers
 
@@ -120,18 +120,25 @@ class Passing:
                 request.respond(status, headers, body)
             elif not connection.is_soon_whole:
                 self._leave()
-        except Exception as error:  # noqa: BLE001 - logged there; who called has nothing to do with it
+        except Exception as error:  # noqa: BLE001 - answered; who called has nothing to do with it
             self._watches.drop(self._limit)
             connection.forget()
-            request.finish(error)
+            self._answer_by(_failing(error))
 
     def _leave(self) -> None:
         connection, request = self._connection, self._request
         self._watches.drop(self._limit)
         connection.then = None
         send = request.send if self._bypass is None else self._bypass.send
-        rest = self._forwarder.resume(connection, self._began, request.scope["method"], request.receive, send)
+        self._answer_by(self._forwarder.resume(connection, self._began, request.scope["method"], request.receive, send))
+
+    def _answer_by(self, rest: Awaitable[None]) -> None:
+        request = self._request
         request.start(self._answering(rest, request.scope, request.send))
+
+
+async def _failing(error: Exception) -> None:
+    raise GatewayFailed.by(error)
 
 
 class CallbackDriver:
@@ -192,7 +199,7 @@ class CallbackDriver:
             return
         try:
             connection = self._forwarder.begin(request.scope, exchange.headers(attempt), self._body)
-        except Exception as error:  # noqa: BLE001 - logged; perhaps something was sent, so nothing may be sent again
+        except Exception as error:  # noqa: BLE001 - answered
             exchange.begin(attempt, request.loop, self._on_limit)
             self._fail(error)
             return
@@ -211,7 +218,7 @@ class CallbackDriver:
         try:
             headers, submission = exchange.headers(attempt), exchange.submission(attempt)
             submit(request.scope, headers, self._body, exchange.record, submission, self._on_submitted)
-        except Exception as error:  # noqa: BLE001 - logged; perhaps it was appended
+        except Exception as error:  # noqa: BLE001 - answered
             self._fail(error)
 
     def _on_response(self) -> None:
@@ -225,7 +232,7 @@ class CallbackDriver:
                 exchange.on_response(status, headers, body, self._on_recorded)
             elif not connection.is_soon_whole:
                 self._leave(exchange.policy.response_timeout)
-        except Exception as error:  # noqa: BLE001 - logged there; who called has nothing to do with it
+        except Exception as error:  # noqa: BLE001 - answered; who called has nothing to do with it
             connection.forget()
             self._fail(error)
 
@@ -242,24 +249,31 @@ class CallbackDriver:
                 self._response = response
                 status, headers, body = response
                 exchange.on_response(status, headers, body, self._on_recorded)
-        except Exception as error:  # noqa: BLE001 - logged there; who called has nothing to do with it
+        except Exception as error:  # noqa: BLE001 - answered; who called has nothing to do with it
             self._fail(error)
 
     def _on_refused(self) -> None:
-        """Nothing was accepted, and the record is released."""
+        """The record is released, or reads unknown: the problem says why."""
         request, exchange = self._request, self._exchange
         try:
             answer = exchange.failed()
             if answer is not None:
                 request.respond(answer.status, answer.headers, answer.body)
             else:
-                request.finish(RuntimeError("a submission could not be answered"))
+                request.finish(RuntimeError("a failure could not be answered"))
         except Exception as error:  # noqa: BLE001 - logged there; who called has nothing to do with it
             request.finish(error)
 
     def _fail(self, error: Exception) -> None:
-        self._exchange.on_failure(OutcomeUnknown(f"failed in the gateway ({type(error).__name__})"))
-        self._request.finish(error)
+        """A fault of ours: perhaps something was sent, so nothing may be sent again."""
+        exchange = self._exchange
+        if exchange.attempt.settled:  # it was about the record, which calls nobody back then
+            self._request.finish(error)
+            return
+        try:
+            exchange.on_failure(GatewayFailed.by(error), self._on_refused)
+        except Exception as another:  # noqa: BLE001 - logged there; who called has nothing to do with it
+            self._request.finish(another)
 
     def _on_recorded(self) -> None:
         """The record is complete, or will be as soon as its cache answers."""

@@ -19,7 +19,7 @@ from oncegate.cache.store import Cache
 from oncegate.middleware.admission.buffers import Unread
 from oncegate.middleware.http.asgi import App, Receive, Scope, Send
 from oncegate.middleware.http.cors import CrossOrigin
-from oncegate.middleware.outcome.errors import NoAnswerInTime, NotProcessed, OutcomeUnknown
+from oncegate.middleware.outcome.errors import GatewayFailed, NoAnswerInTime, NotProcessed, OutcomeUnknown
 from oncegate.middleware.outcome.problems import Answer, problem
 from oncegate.middleware.outcome.responses import date
 
@@ -118,18 +118,32 @@ class Gateway:
             # Nobody keeps the result of what isn't enforced: only an idempotent method may simply be sent again.
             detail = "The upstream did not answer in time; the request may have been processed."
             await self._fail(scope, send, "upstream-timeout", detail, retryable=scope["method"] in IDEMPOTENT)
+        except GatewayFailed as error:
+            log.error("a request failed", exc_info=error)
+            await self._send(self.failure(scope), send)
         except OutcomeUnknown as error:
             log.warning("upstream-failed: %s", error)
             detail = "The connection to the upstream broke after the request was sent; it may have been processed."
             await self._fail(scope, send, "upstream-failed", detail, retryable=scope["method"] in IDEMPOTENT)
 
+    def failure(self, scope: Scope) -> Answer:
+        """The answer to a request that a fault of ours ended, without a record that says more of it."""
+        detail = "The gateway failed; the request may have been processed."
+        return self._problem(scope, "gateway-failed", detail, retryable=scope["method"] in IDEMPOTENT)
+
+    def _problem(self, scope: Scope, slug: str, detail: str, *, retryable: bool | None = None) -> Answer:
+        answer = problem(slug, detail, docs_url=self._docs_url, retryable=retryable)
+        if self._cors is not None:
+            answer.headers += self._cors.headers(scope["headers"])
+        answer.headers.append(date())
+        return answer
+
     async def _fail(self, scope: Scope, send: Send, slug: str, detail: str, *, retryable: bool | None = None) -> None:
-        answer: Answer = problem(slug, detail, docs_url=self._docs_url, retryable=retryable)
-        cors = [] if self._cors is None else self._cors.headers(scope["headers"])
+        await self._send(self._problem(scope, slug, detail, retryable=retryable), send)
+
+    async def _send(self, answer: Answer, send: Send) -> None:
         try:
-            await send(
-                {"type": "http.response.start", "status": answer.status, "headers": [*answer.headers, *cors, date()]},
-            )
+            await send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
         except RuntimeError:
             # The response has begun, so there is nothing to say any more: returning without its end makes the server
             # close the connection, by which the client can tell.

@@ -32,6 +32,7 @@ from oncegate.app.server.lingering import Lingering, may_linger
 from oncegate.app.server.parser import InboundParser, is_unknown_method
 from oncegate.app.server.request import InboundRequest, shared_scope
 from oncegate.middleware.admission.deadlines import Deadline
+from oncegate.middleware.outcome.problems import Answer
 
 HEAD_SECONDS = 15.0
 """For a head to arrive once it has begun."""
@@ -61,6 +62,7 @@ class InboundConnection(asyncio.Protocol):
     ) -> None:
         self.app = config.loaded_app
         self._direct: Callable[[InboundRequest], bool] | None = getattr(self.app, "direct", None)
+        self.failure: Callable[[dict[str, Any]], Answer] | None = getattr(self.app, "failure", None)
         self.loop = _loop or asyncio.get_running_loop()
         self.transport: asyncio.Transport = None  # type: ignore[assignment]  # uvicorn's server looks at it, too
         self.tasks = server_state.tasks

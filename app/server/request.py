@@ -8,7 +8,7 @@ dropped silently: the app learns of it by ``http.disconnect``.
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from http import HTTPStatus
 from typing import Any, Final, Protocol
 
@@ -19,6 +19,7 @@ from oncegate.app.server.flow import Unsent
 from oncegate.app.server.head import unquoted
 from oncegate.cache.fields import BODILESS
 from oncegate.middleware.http.asgi import Message
+from oncegate.middleware.outcome.problems import Answer
 
 log = logging.getLogger("oncegate.inbound")
 
@@ -51,6 +52,8 @@ class Responding(Protocol):
     writable: asyncio.Event | None
     unsent: Unsent
     stopping: bool
+    failure: Callable[[dict[str, Any]], Answer] | None
+    """How the app answers a request in which it failed itself; without it, that is a plain 500."""
 
     @property
     def has_more(self) -> bool:
@@ -337,8 +340,17 @@ class InboundRequest:
         if self.begun:
             self.write_head()
         else:
-            self._connection.write(_FAILED)
+            self._connection.write(self._failure())
         self._connection.close()
+
+    def _failure(self) -> bytes:
+        failure = self._connection.failure
+        if failure is None:
+            return _FAILED
+        answer = failure(self.scope)
+        self._keep_alive = False
+        head = self._framed_head(answer.status, answer.headers)
+        return head if self._is_head else head + answer.body
 
 
 def scope_of(

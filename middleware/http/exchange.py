@@ -25,7 +25,7 @@ from oncegate.middleware.http.app_functions import redacted
 from oncegate.middleware.http.asgi import SCOPE_EXTENSION, AttemptView, Submission
 from oncegate.middleware.http.keyed_request import KeyedRequest
 from oncegate.middleware.outcome import responses
-from oncegate.middleware.outcome.errors import ENDS_PROCESS, NotAccepted, NotProcessed, OutcomeUnknown
+from oncegate.middleware.outcome.errors import ENDS_PROCESS, GatewayFailed, NotAccepted, NotProcessed, OutcomeUnknown
 from oncegate.middleware.outcome.problems import Answer
 from oncegate.middleware.outcome.raised import kind_and_text, outcome_of
 from oncegate.middleware.rules.errors import MOST_TURNS, overtaken
@@ -54,6 +54,8 @@ _READ: Fields = {}
 # Members of an enumeration take long to look up.
 _IN_FLIGHT: Final = GateDecision.IN_FLIGHT
 _UNKNOWN: Final = State.UNKNOWN
+_OF_UNKNOWN: Final = ("upstream-failed", "gateway-failed")
+"""The problems whose outcome is unknown."""
 
 
 class Exchange(KeyedRequest):
@@ -221,9 +223,7 @@ class Exchange(KeyedRequest):
             detail = "No connection to the upstream. Nothing was executed; the key is free."
             self._problem = "upstream-unreachable", detail, None
         elif isinstance(error, OutcomeUnknown):
-            log.warning("record %s: the outcome is unknown: %s", self.record, note)
-            detail = "The connection broke after the request was sent: its outcome is unknown."
-            self._problem = "upstream-failed", detail, None
+            self._on_unknown(error, note)
         elif isinstance(error, ENDS_PROCESS):
             self.raised = error
         elif state is State.UNKNOWN:
@@ -234,6 +234,15 @@ class Exchange(KeyedRequest):
                 log.error("record %s: the app raised after its client had left", self.record, exc_info=error)
             kept, note = responses.stored_exception(), f"raised {type(error).__qualname__}"
         self._settle(state, kept, then, note)
+
+    def _on_unknown(self, error: OutcomeUnknown, note: str) -> None:
+        if isinstance(error, GatewayFailed):
+            log.error("record %s: a request failed, its outcome is unknown", self.record, exc_info=error)
+            self._problem = "gateway-failed", "The gateway failed: the outcome of the request is unknown.", None
+        else:
+            log.warning("record %s: the outcome is unknown: %s", self.record, note)
+            detail = "The connection broke after the request was sent: its outcome is unknown."
+            self._problem = "upstream-failed", detail, None
 
     def _settle(
         self, state: State | None, kept: StoredResponse | None, then: Callable[[], None] | None, note: str = ""
@@ -252,7 +261,7 @@ class Exchange(KeyedRequest):
         """The answer after `on_failure`; ``None`` where the server answers, since the app raised, or nothing was begun."""
         if self._problem is not None:
             slug, detail, extra = self._problem
-            retryable = self.policy.settings.on_unknown == "retry" if slug == "upstream-failed" else None
+            retryable = self.policy.settings.on_unknown == "retry" if slug in _OF_UNKNOWN else None
             return self.problem(slug, detail, attempt=self.attempt.number, retryable=retryable, extra=extra)
         if not isinstance(self.raised, LeaseLost):
             self.observed(GateDecision.RUN.value, 500, self.attempt.number)

@@ -63,6 +63,7 @@ KINDS: dict[str, _Kind] = {
     "precondition-required": _Kind(428, "The expected version is missing", False, INVALID_REQUEST),
     "record-unreadable": _Kind(500, "The record of this Idempotency-Key can't be read", False, FAULT),
     "caller-failed": _Kind(500, "The caller can't be determined", False, FAULT),
+    "gateway-failed": _Kind(500, "The gateway failed", False, FAULT),
     "upgrade-unsupported": _Kind(501, "Upgrade is not supported", False, INVALID_REQUEST),
     "upstream-unreachable": _Kind(502, "The upstream can't be reached", True, FAULT),
     "upstream-failed": _Kind(502, "The upstream did not answer", False, FAULT),

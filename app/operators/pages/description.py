@@ -118,6 +118,8 @@ _PROBLEMS = {
     "payload-too-large": "The body is over max_request_body.",
     "precondition-required": "The route requires the version that is expected.",
     "record-unreadable": "The record is damaged, or of a newer version.",
+    "gateway-failed": "A fault of the gateway's own: the request may have been executed. retryable is true where on_unknown is "
+    "retry, and for an idempotent method that was not enforced.",
     "upgrade-unsupported": "Upgrade (WebSocket) is not forwarded.",
     "upstream-unreachable": "No connection: nothing was sent, and the key is free.",
     "upstream-failed": "The connection broke after the request was sent. retryable is true where on_unknown is retry.",
@@ -127,7 +129,7 @@ _PROBLEMS = {
     "upstream-timeout": "No response in time; the attempt goes on. retryable is false for what was not enforced and is not "
     "idempotent.",
 }
-_SOMETIMES_RETRYABLE = frozenset({"upstream-failed", "upstream-timeout"})
+_SOMETIMES_RETRYABLE = frozenset({"gateway-failed", "upstream-failed", "upstream-timeout"})
 _CHALLENGE = (
     _text(
         "The scope's headers, one challenge each (RFC 9110 section 11.6.1), and Bearer (RFC 6750) for a token; any will do.",
