@@ -11,7 +11,7 @@ method that llhttp doesn't know it can't go on: `is_unknown_method`.
 """
 # Compiled: docs/decisions/0012-compiled.md
 
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import httptools
 
@@ -22,7 +22,10 @@ from oncegate.app.server.head import (
     requests_websocket,
     without_authority,
 )
-from oncegate.app.server.request import InboundRequest, Responding, scope_of
+from oncegate.app.server.request import InboundRequest, scope_of
+
+if TYPE_CHECKING:
+    from oncegate.app.server.connection import InboundConnection
 
 MAX_HEAD_BYTES: Final = 64 * 1024
 """Of a request's line and header fields together; the same for trailers. Beyond: 431, and the connection is closed."""
@@ -38,19 +41,6 @@ _NO_METHOD_OF_HTTP: Final = "Invalid method for HTTP/x.x request"
 """What llhttp says of the methods that it knows from RTSP."""
 
 
-class Parsing(Responding, Protocol):
-    """The connection, which gets what was parsed."""
-
-    def head_is_complete(self, request: InboundRequest, ends: bool) -> None:
-        """``request`` can begin. ``ends``: what follows is another protocol's."""
-
-    def body_came(self, body: bytes) -> None:
-        """A piece of body."""
-
-    def request_is_whole(self) -> None:
-        """The last byte of a request, trailers included."""
-
-
 class InboundParser:
     """Makes requests of what one ``connection``'s client sends.
 
@@ -58,7 +48,7 @@ class InboundParser:
     all its requests have in common.
     """
 
-    def __init__(self, connection: Parsing) -> None:
+    def __init__(self, connection: "InboundConnection") -> None:
         self._connection: Any = connection
         self.shared: dict[str, Any] = {}
         self.in_message = False

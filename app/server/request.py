@@ -8,18 +8,19 @@ dropped silently: the app learns of it by ``http.disconnect``.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from http import HTTPStatus
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import httptools
 
 from oncegate.app.http1 import EMPTY_QUERY
-from oncegate.app.server.flow import Unsent
 from oncegate.app.server.head import unquoted
 from oncegate.cache.fields import BODILESS
 from oncegate.middleware.http.asgi import Message
-from oncegate.middleware.outcome.problems import Answer
+
+if TYPE_CHECKING:
+    from oncegate.app.server.connection import InboundConnection
 
 log = logging.getLogger("oncegate.inbound")
 
@@ -42,34 +43,6 @@ _FAILED: Final = (
     b"HTTP/1.1 500 Internal Server Error\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: 21\r\n"
     b"connection: close\r\n\r\nInternal Server Error"
 )
-
-
-class Responding(Protocol):
-    """The connection that requests are answered over."""
-
-    loop: asyncio.AbstractEventLoop
-    tasks: set[asyncio.Task[None]]
-    writable: asyncio.Event | None
-    unsent: Unsent
-    stopping: bool
-    failure: Callable[[dict[str, Any]], Answer] | None
-    """How the app answers a request in which it failed itself; without it, that is a plain 500."""
-
-    @property
-    def has_more(self) -> bool:
-        """Whether another request waits for its turn: where it is ``stopping``, this one is the last without."""
-
-    def write(self, data: bytes, large: bytes = b"") -> bool:
-        """Hand bytes to the transport. False: the client is gone."""
-
-    def resume_reading(self) -> None:
-        """Read on."""
-
-    def answered(self, keep_alive: bool) -> None:
-        """The response is whole."""
-
-    def close(self) -> None:
-        """Close it, once what was written is on its way."""
 
 
 class InboundRequest:
@@ -102,7 +75,7 @@ class InboundRequest:
 
     def __init__(
         self,
-        connection: Responding,
+        connection: "InboundConnection",
         scope: dict[str, Any],
         fields: dict[bytes, bytes],
         keep_alive: bool,

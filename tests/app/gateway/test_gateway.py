@@ -15,7 +15,7 @@ import pytest
 from oncegate.app.factory import create_gateway
 from oncegate.app.gateway.gateway import StartRefused
 from oncegate.app.server import connection as inbound
-from oncegate.app.server import lingering
+from oncegate.app.server import connection as server_connection
 from oncegate.app.server import parser as inbound_parser
 from oncegate.app.settings.gateway import GatewaySettings
 from oncegate.app.upstream import outgoing
@@ -214,7 +214,7 @@ async def test_a_head_beyond_the_bound_is_refused() -> None:
     ],
 )
 async def test_a_line_without_an_end_is_not_read_for_ever(head: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lingering, "LINGERING_BYTES", inbound_parser.MAX_HEAD_BYTES)
+    monkeypatch.setattr(server_connection, "LINGERING_BYTES", inbound_parser.MAX_HEAD_BYTES)
     async with Upstream(answering(OK)) as upstream, served(upstream.url) as (client, _):
         reader, writer = await asyncio.open_connection("127.0.0.1", client.base_url.port)
         writer.write(head)
