@@ -209,7 +209,7 @@ class Exchange(KeyedRequest):
             # A response that has begun can't be begun anew.
             self.raised = error if not begun else RuntimeError("confirmed after its response had begun")
         elif isinstance(error, Unconfirmed):
-            self._problem = "cache-unavailable", "The record cache can't be reached. Nothing was executed.", None
+            self._problem = "cache-unavailable", "", None
         elif isinstance(error, NotAccepted):
             level = logging.WARNING if error.members is None else logging.DEBUG  # else it is the caller's to mend
             log.log(level, "record %s: not accepted: %s", self.record, kind_and_text(error)[1])
@@ -220,8 +220,7 @@ class Exchange(KeyedRequest):
                 state, note = State.UNKNOWN, "the command stream did not answer"
         elif isinstance(error, NotProcessed):
             log.warning("record %s: nothing was sent: %s", self.record, kind_and_text(error)[1])
-            detail = "No connection to the upstream. Nothing was executed; the key is free."
-            self._problem = "upstream-unreachable", detail, None
+            self._problem = "upstream-unreachable", "", None
         elif isinstance(error, OutcomeUnknown):
             self._on_unknown(error, note)
         elif isinstance(error, ENDS_PROCESS):
@@ -238,11 +237,10 @@ class Exchange(KeyedRequest):
     def _on_unknown(self, error: OutcomeUnknown, note: str) -> None:
         if isinstance(error, GatewayFailed):
             log.error("record %s: a request failed, its outcome is unknown", self.record, exc_info=error)
-            self._problem = "gateway-failed", "The gateway failed: the outcome of the request is unknown.", None
+            self._problem = "gateway-failed", "", None
         else:
             log.warning("record %s: the outcome is unknown: %s", self.record, note)
-            detail = "The connection broke after the request was sent: its outcome is unknown."
-            self._problem = "upstream-failed", detail, None
+            self._problem = "upstream-failed", "", None
 
     def _settle(
         self, state: State | None, kept: StoredResponse | None, then: Callable[[], None] | None, note: str = ""
@@ -254,8 +252,7 @@ class Exchange(KeyedRequest):
 
     def unanswered(self) -> Answer:
         """The answer where ``response_timeout`` is over before the response has begun."""
-        detail = "The upstream has not answered yet; the attempt goes on: ask again with the same key."
-        return self.problem("upstream-timeout", detail, attempt=self.attempt.number)
+        return self.problem("upstream-timeout", attempt=self.attempt.number)
 
     def failed(self) -> Answer | None:
         """The answer after `on_failure`; ``None`` where the server answers, since the app raised, or nothing was begun."""

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from oncegate.cache.fields import HOP_BY_HOP
 from oncegate.cache.record import State
+from oncegate.middleware.rules.added_headers import OURS
 from oncegate.middleware.rules.key import claim_name
 from oncegate.middleware.rules.path_pattern import PathPattern
 from oncegate.middleware.rules.readings import (
@@ -38,8 +39,6 @@ TOKEN_HEADER: Final = "Authorization"  # noqa: S105 - a header's name
 """Where a token comes, unless it is set otherwise."""
 OF_THE_MOMENT: Final = (b"date", b"set-cookie")
 """Never stored: what was true, or meant, for one answer only."""
-OURS: Final = (b"idempotent-replayed", b"idempotency-key")
-"""Response headers that only the gateway may set."""
 
 _PERCENT: Final = ord("%")  # a number is found faster than bytes
 _SOON = 1.0
