@@ -10,6 +10,7 @@ BEGIN, END = "| slug | status | title | retryable |\n| --- | --- | --- | --- |\n
 
 
 def main() -> int:
+    """The exit code."""
     head, begin, rest = PAGE.read_text("utf-8").partition(BEGIN)
     _, end, tail = rest.partition(END)
     rows = ""

@@ -34,6 +34,7 @@ from oncegate.middleware.http.asgi import (
     Scope,
     Send,
     Submission,
+    respond,
 )
 from oncegate.middleware.outcome.errors import GatewayFailed, NotAccepted, OutcomeUnknown
 from oncegate.middleware.outcome.responses import Headers, date
@@ -102,9 +103,7 @@ class Submitter:
         response = await reply
         if isinstance(response, Exception):
             raise response
-        status, headers, body = response
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+        await respond(send, *response)
 
     def start(
         self, scope: Scope, headers: Headers, body: bytes, record: str, submission: Submission, then: Then

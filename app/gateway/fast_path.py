@@ -18,7 +18,7 @@ from typing import Any
 from oncegate.app.server.request import InboundRequest
 from oncegate.app.upstream.forward import Forwarder
 from oncegate.middleware.admission.attempt import Attempt, LeaseLost
-from oncegate.middleware.http.asgi import AttemptView, Receive, Scope, Send, Submission
+from oncegate.middleware.http.asgi import AttemptView, Receive, Scope, Send, Submission, respond
 from oncegate.middleware.http.asgi_driver import AsgiDriver
 from oncegate.middleware.http.door import HttpDoor
 from oncegate.middleware.http.enter import Bypass, way_of
@@ -324,6 +324,4 @@ async def _send_late(late: "asyncio.Future[Response | Exception]", _: Scope, __:
     response = await late
     if isinstance(response, Exception):
         raise response
-    status, headers, body = response
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    await respond(send, *response)

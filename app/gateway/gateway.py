@@ -7,6 +7,7 @@ touched. Errors arrive as exceptions, and are answered at the end of `Gateway.__
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from oncegate.app.gateway.fast_path import FastPath, came_in_on
 from oncegate.app.operators.pages.operations import Operations
@@ -17,7 +18,7 @@ from oncegate.app.upstream.forward import IDEMPOTENT
 from oncegate.cache.errors import CacheError, CacheUnavailable
 from oncegate.cache.store import Cache
 from oncegate.middleware.admission.buffers import Unread
-from oncegate.middleware.http.asgi import App, Receive, Scope, Send
+from oncegate.middleware.http.asgi import App, Receive, Scope, Send, respond
 from oncegate.middleware.http.cors import CrossOrigin
 from oncegate.middleware.outcome.errors import GatewayFailed, NoAnswerInTime, NotProcessed, OutcomeUnknown
 from oncegate.middleware.outcome.problems import KINDS, Answer, problem
@@ -139,13 +140,10 @@ class Gateway:
         await self._send(self._problem(scope, slug, retryable=retryable), send)
 
     async def _send(self, answer: Answer, send: Send) -> None:
-        try:
-            await send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
-        except RuntimeError:
-            # The response has begun, so there is nothing to say any more: returning without its end makes the server
-            # close the connection, by which the client can tell.
-            return
-        await send({"type": "http.response.body", "body": answer.body})
+        # Where the response has begun there is nothing to say any more: returning without its end makes the server close the
+        # connection, by which the client can tell.
+        with suppress(RuntimeError):
+            await respond(send, answer.status, answer.headers, answer.body)
 
     def enter(self, index: int) -> None:
         """This process is worker ``index`` from now on."""

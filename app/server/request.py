@@ -17,7 +17,7 @@ import httptools
 from oncegate.app.http1 import EMPTY_QUERY
 from oncegate.app.server.head import unquoted
 from oncegate.cache.fields import BODILESS
-from oncegate.middleware.http.asgi import Message
+from oncegate.middleware.http.asgi import Message, respond
 
 if TYPE_CHECKING:
     from oncegate.app.server.connection import InboundConnection
@@ -236,7 +236,7 @@ class InboundRequest:
             return
         if connection.writable is not None:
             connection.unsent.hold(len(body))
-            self.start(self._respond(status, headers, body))
+            self.start(respond(self.send, status, headers, body))
             return
         head = self._framed_head(status, headers)
         data = body if self._left == len(body) and not self._is_head else self._framed(body, False)
@@ -248,10 +248,6 @@ class InboundRequest:
             connection.answered(self._keep_alive)
         else:
             self.leave()
-
-    async def _respond(self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> None:
-        await self.send({"type": "http.response.start", "status": status, "headers": headers})
-        await self.send({"type": "http.response.body", "body": body})
 
     def write_head(self) -> None:
         """Write the head that waits for its body."""

@@ -26,7 +26,7 @@ from oncegate.app.upstream.pool import Upstream
 from oncegate.app.upstream.response import ResponseReader
 from oncegate.cache.errors import OncegateError
 from oncegate.middleware.admission.deadlines import Deadlines
-from oncegate.middleware.http.asgi import SCOPE_EXTENSION, AttemptView, Message, Receive, Scope, Send
+from oncegate.middleware.http.asgi import SCOPE_EXTENSION, AttemptView, Message, Receive, Scope, Send, respond
 from oncegate.middleware.outcome.errors import GatewayFailed, NotProcessed, OutcomeUnknown
 from oncegate.middleware.outcome.responses import Headers, date
 
@@ -255,5 +255,4 @@ async def _refuse(send: Send, refusal: RequestRefused) -> None:
         (b"connection", b"close"),
         date(),
     ]
-    await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body, "more_body": False})
+    await respond(send, refusal.status, headers, body)

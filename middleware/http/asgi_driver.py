@@ -20,6 +20,7 @@ from oncegate.middleware.http.asgi import (
     Receive,
     Send,
     read_body,
+    respond,
 )
 from oncegate.middleware.http.exchange import Exchange, Step
 from oncegate.middleware.outcome.problems import Answer
@@ -282,7 +283,6 @@ class AsgiDriver:
         if answer is None:
             return
         try:
-            await self._send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
-            await self._send({"type": "http.response.body", "body": answer.body})
+            await respond(self._send, answer.status, answer.headers, answer.body)
         except OSError:
             log.debug("record %s: the client left before its answer", self._exchange.record)
