@@ -58,25 +58,22 @@ class AsgiDriver:
         self._held = 0
         """Bytes of the body that are counted as waiting to be admitted."""
 
-    def serve(self) -> Coroutine[Any, Any, None]:
-        """Answer a request that was identified, by what was ``found``."""
-        return self._serve(self._exchange.found, None)
-
     def decide(self, body: bytes, step: Step) -> Coroutine[Any, Any, None]:
         """Answer a request that was admitted, from ``step`` on."""
         self._body = body
-        return self._serve(None, step)
+        return self.serve(True, step)
 
-    async def _serve(  # noqa: C901 - each step that the exchange decides on, and how it ends, on one screen
-        self, found: str | Answer | Tokens | None, step: Step
+    async def serve(  # noqa: C901 - each step that the exchange decides on, and how it ends, on one screen
+        self, is_admitted: bool = False, step: Step = None
     ) -> None:
-        """Read the body of what was ``found`` to have a key, and do what the exchange decides, step by step, to its answer.
+        """Read the body of a request that was found to have a key, and do what the exchange decides, step by step, to its answer.
 
         Raises only what an in-process app raised.
         """
         exchange = self._exchange
         raised: BaseException | None = None
         try:
+            found = None if is_admitted else exchange.found
             if isinstance(found, Tokens):
                 found = exchange.identify(waited=await found.refreshed())
             if isinstance(found, Answer):
@@ -113,7 +110,10 @@ class AsgiDriver:
             self._let_go()
         if isinstance(step, Answer):
             self._body = b""  # its client may take the answer as slowly as it likes
-            await self._answer(step)
+            try:
+                await respond(self._send, step.status, step.headers, step.body)
+            except OSError:
+                log.debug("record %s: the client left before its answer", exchange.record)
         elif isinstance(step, Exception):
             raise step
         elif raised is not None:
@@ -280,9 +280,5 @@ class AsgiDriver:
         return exchange.raised
 
     async def _answer(self, answer: Answer | None) -> None:
-        if answer is None:
-            return
-        try:
+        if answer is not None:
             await respond(self._send, answer.status, answer.headers, answer.body)
-        except OSError:
-            log.debug("record %s: the client left before its answer", self._exchange.record)
