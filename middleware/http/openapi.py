@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from oncegate.middleware.outcome.problems import KINDS
+from oncegate.middleware.rules.added_headers import header_object
 from oncegate.middleware.rules.policy import AN_UNKNOWN_IS_RETRIED, Policies, Policy
 from oncegate.middleware.rules.settings import IdempotencySettings, claims_of
 
@@ -20,21 +21,7 @@ MOST_VALUES = 2_000_000
 """Of a description: far more than anybody writes."""
 
 _METHODS = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
-_REPLAYED = {
-    "Idempotent-Replayed": {
-        "description": "true where an earlier request with this key was answered with this response",
-        "schema": {"type": "string", "enum": ["true"]},
-    },
-    "Cache-Status": {
-        "description": "Whether this is a replay, and for how long it will be (RFC 9211)",
-        "schema": {"type": "string"},
-    },
-}
-_RETRY_AFTER = {"description": "Seconds to wait before the same request is sent again", "schema": {"type": "integer"}}
-_CHALLENGE = {
-    "description": "By which headers a caller is known, of which one is needed; or that it has to log in, or its token to hold",
-    "schema": {"type": "string"},
-}
+_REPLAYED = {name: header_object(name) for name in ("Idempotent-Replayed", "Cache-Status")}
 _NOT_HERE = {"upgrade-unsupported"}
 _OF_NAMED_CALLERS = {"caller-missing", "caller-failed"}
 _OF_VERSIONS = {
@@ -118,7 +105,7 @@ def accepted() -> Description:
                 "description": "What became of it is told there",
                 "schema": {**text, "format": "uri-reference"},
             },
-            "Preference-Applied": {"description": "respond-async, where it was asked for", "schema": text},
+            "Preference-Applied": header_object("Preference-Applied"),
             **_REPLAYED,
         },
         "content": {
@@ -277,7 +264,7 @@ def _with_problem(response: Description, slugs: list[str]) -> Description:
     elif theirs != ours and ours not in theirs.get("anyOf", ()):
         content[PROBLEM_TYPE] = {**content[PROBLEM_TYPE], "schema": {"anyOf": [theirs, ours]}}
     if "caller-missing" in slugs or "caller-invalid" in slugs:
-        response["headers"] = {"WWW-Authenticate": _CHALLENGE, **(response.get("headers") or {})}
+        response["headers"] = {"WWW-Authenticate": header_object("WWW-Authenticate"), **(response.get("headers") or {})}
     if any(KINDS[slug].retry_after for slug in slugs):
-        response["headers"] = {"Retry-After": _RETRY_AFTER, **(response.get("headers") or {})}
+        response["headers"] = {"Retry-After": header_object("Retry-After"), **(response.get("headers") or {})}
     return response

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from oncegate.cache.fields import HOP_BY_HOP
 from oncegate.cache.record import State
+from oncegate.middleware.rules.added_headers import OURS
 from oncegate.middleware.rules.key import claim_name
 from oncegate.middleware.rules.path_pattern import PathPattern
 from oncegate.middleware.rules.readings import (
@@ -52,8 +53,6 @@ TOKEN_HEADER: Final = "Authorization"  # noqa: S105 - a header's name
 """Where a token comes, unless it is set otherwise."""
 OF_THE_MOMENT: Final = (b"date", b"set-cookie")
 """Never stored: what was true, or meant, for one answer only."""
-OURS: Final = (b"idempotent-replayed", b"idempotency-key")
-"""Response headers that only the gateway may set."""
 
 _PERCENT: Final = ord("%")  # a number is found faster than bytes
 _SOON = 1.0
@@ -129,17 +128,14 @@ class Policy:
     process: str = ""
     """Who executes, in records, where the host's name doesn't say."""
 
-    def passes(self, headers: Iterable[Sequence[Any]]) -> bool:
-        """Whether a request with these field lines goes on as it is: there is no key, and none is needed.
-
-        False also where a closer look is needed.
-        """
+    def is_decisive(self, headers: Iterable[Sequence[Any]]) -> bool:
+        """Whether one of these field lines is among those that are ``decisive``."""
         shortest, longest = self.shortest, self.longest
         for line in headers:
             name = line[0]
             if shortest <= len(name) <= longest and name in self.decisive:
-                return False
-        return self.needs_no_key
+                return True
+        return False
 
     def state(self, status: int) -> State | None:
         """The state that a response of ``status`` leaves its record in; ``None``: the attempt is released."""

@@ -24,6 +24,7 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from oncegate.cache.fields import FIELD_NAME, HOP_BY_HOP
+from oncegate.middleware.rules.added_headers import ADDED_HEADERS
 from oncegate.middleware.rules.path_pattern import parts_of
 
 
@@ -94,10 +95,10 @@ Statuses = dict[Annotated[int, Field(ge=200, le=599)] | StatusClass, Kind]
 
 DEFAULT_METHODS = ("POST", "PATCH")
 _HOP_BY_HOP = "|".join(name.decode() for name in HOP_BY_HOP)
+_ADDED = "|".join(each.name for each in ADDED_HEADERS if each.name != "Idempotency-Key")
 _MEANS_SOMETHING_ELSE = re.compile(
-    rf"{_HOP_BY_HOP}|content-.*|expect|host|via|date|forwarded|x-forwarded-.*|authorization|www-authenticate"
-    r"|(set-)?cookie|cache-(control|status)|vary|location|link|retry-after"
-    r"|prefer|preference-applied|idempotency-attempt|idempotency-raise-on-duplicate|idempotent-replayed",
+    rf"{_HOP_BY_HOP}|{_ADDED}|content-.*|expect|host|via|date|forwarded|x-forwarded-.*|authorization|(set-)?cookie"
+    r"|cache-control|vary|location|prefer|idempotency-attempt|idempotency-raise-on-duplicate",
     re.IGNORECASE,
 )
 """Headers that can't carry the key: it is echoed in the response under this name, where these frame it or say something else."""
