@@ -13,9 +13,11 @@ from oncegate.cache.errors import CacheUnavailable, RecordUnreadable
 from oncegate.cache.open import given_cache
 from oncegate.cache.record import State, StoredResponse
 from oncegate.cache.store import Cache
-from oncegate.middleware.admission.admission import Address, AdmissionRequest, Admissions, Verdict
-from oncegate.middleware.admission.attempt import Attempt, LeaseLost, Unconfirmed
+from oncegate.middleware.admission.admission import Admissions, Verdict
+from oncegate.middleware.admission.attempt import Attempt
 from oncegate.middleware.admission.gate import GateDecision
+from oncegate.middleware.admission.lease import LeaseLost, Unconfirmed
+from oncegate.middleware.admission.request import Address, AdmissionRequest, Rotation
 from oncegate.middleware.calls.errors import (
     CommandFailedError,
     DuplicateCommandError,
@@ -152,19 +154,17 @@ class CommandProcessor(Generic[Payload, Result]):
         scope, form = self._scope(caller), self._form(command)
         address = self._address(check_key(idempotency_key), scope, form, self._digests)
         request = AdmissionRequest(
-            address.key,
-            address.fingerprint,
+            address,
             self._policy,
             min(wait, settings.max_wait) if wait > 0 else 0.0,  # NaN is not above 0, and would never be over
             bool(raise_on_duplicate or settings.raise_on_duplicate),
-            whole=address.whole,
         )
         if self._digests.former is not None:
-            request.other = self._address(idempotency_key, scope, form, self._digests.former)
+            request.rotation = Rotation(address, self._address(idempotency_key, scope, form, self._digests.former))
         for _ in range(MOST_TURNS):
             outcome = await self._admissions.admit(request)
             if isinstance(outcome, Verdict):
-                return self._answer(outcome, record_id(request.key))
+                return self._answer(outcome, record_id(request.address.key))
             run = _Run(outcome)
             task = self._admissions.in_flight.run(outcome, self._run(run, command))
             try:
@@ -201,10 +201,12 @@ class CommandProcessor(Generic[Payload, Result]):
     async def _run(self, run: "_Run", command: Payload) -> None:
         attempt = run.attempt
         try:
-            await attempt.confirm()
+            await attempt.lease.confirm()
             run.result = await self._call(command)
         except BaseException as error:  # whatever a command raises is its outcome
-            if is_left(error, attempt.task, closing=self._admissions.in_flight.closing and not attempt.overdue):
+            if is_left(
+                error, attempt.lease.task, closing=self._admissions.in_flight.closing and not attempt.lease.overdue
+            ):
                 raise
             self._settle_raised(run, error)
         else:
@@ -217,7 +219,7 @@ class CommandProcessor(Generic[Payload, Result]):
     def _settle_raised(run: "_Run", error: BaseException) -> None:
         """Record what was raised, and keep it for the caller: out of this task, some of it would end the event loop."""
         attempt = run.attempt
-        state, note = outcome_of(error, overdue=attempt.overdue)
+        state, note = outcome_of(error, overdue=attempt.lease.overdue)
         run.raised = error
         if isinstance(error, Unconfirmed):
             run.raised = CacheUnavailable(str(error))

@@ -178,10 +178,10 @@ class Begun:
     async def confirm(self) -> None:
         """Return once the lease is ours for half its length: to be awaited right before an effect that must not be late.
 
-        Raises `oncegate.middleware.admission.attempt.LeaseLost` or ``Unconfirmed``: then do nothing.
+        Raises `oncegate.middleware.admission.lease.LeaseLost` or ``Unconfirmed``: then do nothing.
         """
         if self._attempt is not None:
-            await self._attempt.confirm()
+            await self._attempt.lease.confirm()
 
     async def succeed(self, result: bytes | StoredResponse | None = None) -> Recording:
         """The command is done: never again. ``result`` is JSON, or a response as it is to be given.

@@ -16,15 +16,19 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
+from time import monotonic
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from oncegate.cache.errors import CacheFull, CacheUnavailable, RecordUnreadable
 from oncegate.cache.open import given_cache
 from oncegate.cache.record import FINGERPRINT_BYTES, TOKEN_BYTES, ClaimRequest, Record
 from oncegate.cache.store import Cache
-from oncegate.middleware.admission.admission import Address, AdmissionRequest, Admissions, Verdict
-from oncegate.middleware.admission.attempt import Attempt, LeaseLost, Unconfirmed, notify
+from oncegate.middleware.admission.admission import Admissions, Verdict
+from oncegate.middleware.admission.attempt import Attempt
+from oncegate.middleware.admission.lease import LeaseLost, Unconfirmed
 from oncegate.middleware.admission.observe import Watch
+from oncegate.middleware.admission.request import Address, AdmissionRequest, Rotation
+from oncegate.middleware.admission.shared import notify
 from oncegate.middleware.consumers.addresses import Addresses, Rejected, attempts_before
 from oncegate.middleware.consumers.begun import Begun
 from oncegate.middleware.consumers.delivery import (
@@ -134,11 +138,11 @@ class Subscription:
         return begun
 
     def _report(self, begun: Begun) -> None:
-        in_flight, consumer = self._admissions.in_flight, self.consumer
-        watch = in_flight.watch
+        shared, consumer = self._admissions.in_flight.shared, self.consumer
+        watch = shared.watch
         if begun.mismatch:
             log.warning("record %s: another payload under a used key, taken for the same", begun.named)
-        if not in_flight.is_watched:
+        if not shared.is_watched:
             return
         notify(lambda: watch.delivery_decided(consumer, begun.decision.value))  # one of before may lack it
         if begun.mismatch:
@@ -148,7 +152,7 @@ class Subscription:
 
     def dead_lettered(self, reason: str) -> None:
         """Notify the watch of a message that is given up for ``reason``, also before it is a delivery."""
-        watch = self._admissions.in_flight.watch
+        watch = self._admissions.in_flight.shared.watch
         notify(lambda: watch.dead_lettered(self.consumer, reason))
 
     async def _decide(self, delivery: Delivery, origin: Origin) -> Begun:
@@ -183,28 +187,33 @@ class Subscription:
     def _owes(self, address: Address | None) -> bool:
         return address is not None and self._admissions.in_flight.owes(execution_key(address.key, self.consumer))
 
+    def _own(self, address: Address) -> Address:
+        """Where this consumer's execution record is of the command at ``address``."""
+        return Address(execution_key(address.key, self.consumer), address.fingerprint)
+
     async def _admit(self, address: Address, other: Address | None, allowed: Allowance, origin: Origin) -> Begun:
-        own = execution_key(address.key, self.consumer)
-        request = AdmissionRequest(own, address.fingerprint, self._first)
+        own = self._own(address)
+        request = AdmissionRequest(own, self._first)
         if other is not None and other.key != address.key:
-            request.other = Address(execution_key(other.key, self.consumer), other.fingerprint)
+            request.rotation = Rotation(own, self._own(other))
         outcome = await self._admissions.admit(request)
         found = outcome.record if isinstance(outcome, Verdict) else None
-        if other is not None and (request.is_at_other or (found and found.fingerprint == other.fingerprint)):
+        has_moved = request.address is not own
+        if other is not None and (has_moved or (found and found.fingerprint == other.fingerprint)):
             address, other = other, address  # there the record is; or the payload's digest alone is by the other secret
         if found is not None:
-            if request.is_at_other:  # it has just been recorded there
+            if has_moved:  # it has just been recorded there
                 return self._decided(DeliveryDecision.IN_FLIGHT, address, found)
             if decision := by_execution(found, address.fingerprint, warns=self._warns):
                 return self._decided(decision, address, found)
             if allowed.ended(found):
                 return self._decided(DeliveryDecision.EXHAUSTED, address, found, allowed.total(found.attempt))
             # Another payload, where that is only warned of, goes on with the record that there is.
-            outcome = await self._admissions.admit(AdmissionRequest(own, found.fingerprint, self._policy))
+            outcome = await self._admissions.admit(AdmissionRequest(Address(own.key, found.fingerprint), self._policy))
         if isinstance(outcome, Verdict):  # another worker was quicker
             decision = by_execution(outcome.record, address.fingerprint, warns=self._warns)
             return self._decided(decision or DeliveryDecision.IN_FLIGHT, address, outcome.record)
-        outcome.origin = origin.line
+        outcome.lease.origin = origin.line
         begun = Begun(DeliveryDecision.RUN, record_id(address.key))
         begun.mismatch = differs(found, address.fingerprint)
         begun.other = None if other is None else (record_id(other.key), other.fingerprint)
@@ -259,7 +268,7 @@ class Subscription:
             await begun.exhaust(last_error(found), REASONS[DeliveryDecision.EXHAUSTED])
             return
         try:
-            await attempt.confirm()
+            await attempt.lease.confirm()
         except LeaseLost:
             await begun.withdraw(DeliveryDecision.IN_FLIGHT, REASONS[DeliveryDecision.IN_FLIGHT])
         except Unconfirmed as error:
@@ -270,13 +279,15 @@ class Subscription:
 
     def _unprotected(self, origin: Origin) -> Begun:
         in_flight = self._admissions.in_flight
-        if not in_flight.slots.enter(""):
+        slot = in_flight.slots.enter("")
+        if slot is None:
             raise Overloaded("Too many deliveries are being executed: try again later.")
-        in_flight.slots.claim_won("")
+        slot.won()
         policy = self._policy
         token, print_ = os.urandom(TOKEN_BYTES), bytes(FINGERPRINT_BYTES)
-        attempt = Attempt(in_flight, "", ClaimRequest(token, print_, policy.lease_ms, policy.retention_ms), policy)
-        attempt.origin = origin.line
+        claim = ClaimRequest(token, print_, policy.lease_ms, policy.retention_ms)
+        attempt = Attempt(in_flight, "", claim, policy, monotonic(), slot)
+        attempt.lease.origin = origin.line
         begun = Begun(DeliveryDecision.RUN)
         begun.hold(attempt, in_flight.hold(attempt), self.settings, last=False, dead_lettered=self.dead_lettered)
         return begun

@@ -18,9 +18,11 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from oncegate.cache.record import State, StoredResponse, stored_response
-from oncegate.middleware.admission.admission import Address, AdmissionRequest, Verdict
-from oncegate.middleware.admission.attempt import Attempt, LeaseLost, Unconfirmed
+from oncegate.middleware.admission.admission import Verdict
+from oncegate.middleware.admission.attempt import Attempt
 from oncegate.middleware.admission.gate import GateDecision
+from oncegate.middleware.admission.lease import LeaseLost, Unconfirmed
+from oncegate.middleware.admission.request import Address, AdmissionRequest, Rotation
 from oncegate.middleware.http.app_functions import redacted
 from oncegate.middleware.http.asgi import SCOPE_EXTENSION, AttemptView, Submission
 from oncegate.middleware.http.keyed_request import KeyedRequest
@@ -80,21 +82,20 @@ class Exchange(KeyedRequest):
         whole = fingerprint(method, path, query, body, as_json=as_json, digests=digests)
         self.fields = _READ  # they would be kept for as long as the cache and the upstream are waited for
         self._lost = 0
+        address = Address(look_up_key, forgiving(method, path, whole, digests) if policy.warns else whole, whole)
         self.admission = admission = AdmissionRequest(
-            look_up_key,
-            forgiving(method, path, whole, digests) if policy.warns else whole,
+            address,
             policy,
             wanted_wait(fields, policy) if PREFER in fields else 0,
             policy.raise_on_duplicate or (RAISE_HEADER in fields and wants_error(fields[RAISE_HEADER])),
             bool(policy.stream),
-            whole,
             method,
         )
         former = digests.former
         if former is not None:
             whole = fingerprint(method, path, query, body, as_json=as_json, digests=former)
             marked = forgiving(method, path, whole, former) if policy.warns else whole
-            admission.other = Address(self.other_key, marked, whole)
+            admission.rotation = Rotation(address, Address(self.other_key, marked, whole))
         if admission.wait > 0 and self._outer() is not None:  # its attempt would not end while we wait for it
             admission.wait = 0.0
         return admission
@@ -102,7 +103,7 @@ class Exchange(KeyedRequest):
     def on_claimed(self, reply: Any) -> Step:
         """The cache has answered the claim: a `Claim`, or an error. Raises nothing: who calls back has nothing to do with it."""
         if self.other_key:
-            self.record = record_id(self.admission.key)
+            self.record = record_id(self.admission.address.key)
         try:
             outcome = self.door.admissions.admitted(self.admission, reply)
             if isinstance(outcome, Attempt):

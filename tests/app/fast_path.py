@@ -10,7 +10,7 @@ from uuid import uuid4
 import oncegate
 from oncegate.app.gateway.fast_path import FastPath
 from oncegate.app.gateway.gateway import Gateway
-from oncegate.middleware.admission.in_flight import InFlight
+from oncegate.middleware.admission.attempt import InFlight
 from testing.served import served
 from testing.upstreams import PATIENCE, Behaviour, Peer, Request
 

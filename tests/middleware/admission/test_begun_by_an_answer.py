@@ -14,8 +14,9 @@ from oncegate.cache.errors import CacheUnavailable
 from oncegate.cache.memory.store import MemoryCache
 from oncegate.cache.record import Claim, ClaimRequest, Record, State
 from oncegate.cache.store import by_callback
-from oncegate.middleware.admission.admission import AdmissionRequest, Admissions
+from oncegate.middleware.admission.admission import Admissions
 from oncegate.middleware.admission.observe import Watch
+from oncegate.middleware.admission.request import Address, AdmissionRequest
 from oncegate.middleware.rules.policy import compile_policy
 from oncegate.middleware.rules.settings import IdempotencySettings
 from testing.waiting import until
@@ -114,13 +115,13 @@ async def test_a_submission_that_is_cancelled_is_not_claimed_once_more_behind_it
     admissions = Admissions(cache, max_in_flight=1)
     unknown = Record(State.UNKNOWN, bytes(16), bytes(16), 1, submission=True)
     cache.instead = Claim(False, unknown, 1000)
-    request = AdmissionRequest("n:k:s", bytes(16), compile_policy(IdempotencySettings()), submission=True)
+    request = AdmissionRequest(Address("n:k:s", bytes(16)), compile_policy(IdempotencySettings()), submission=True)
     task = asyncio.create_task(admissions.admit(request))
     await cache.until_due()
     task.cancel()
     await asyncio.wait([task])
     cache.answer()
-    await until(lambda: not admissions.in_flight._background)
+    await until(lambda: not admissions.in_flight.shared.background)
     assert (admissions.in_flight.slots.taken, await cache.get("n:k:s")) == (0, None)
 
 
@@ -216,7 +217,7 @@ async def test_response_timeout_counts_from_when_the_attempt_began() -> None:
     over = asyncio.Event()
     call = there.begin()
     await cache.until_due()
-    there.middleware.admissions.in_flight.limits.of(3).set(over.set)
+    there.middleware.admissions.in_flight.shared.limits.of(3).set(over.set)
     await over.wait()
     cache.answer()
     await cache.answered()
@@ -229,7 +230,7 @@ async def test_a_limit_of_a_request_that_left_is_dropped() -> None:
     call = there.begin()
     await cache.answered()
     await app.arrivals()
-    limits = there.middleware.admissions.in_flight.limits.of(7 - 0.3)
+    limits = there.middleware.admissions.in_flight.shared.limits.of(7 - 0.3)
     await until(lambda: len(limits._set) == 1)  # once it has lasted for a third of its lease
     await call.gone()
     assert len(limits._set) == 0
@@ -262,7 +263,7 @@ async def test_the_app_runs_in_the_context_of_its_request_and_changes_it_for_nob
 
     there = door(app)
     in_flight = there.middleware.admissions.in_flight
-    in_flight.watch, in_flight.is_watched = Seeing(seen), True
+    in_flight.shared.watch, in_flight.shared.is_watched = Seeing(seen), True
 
     async def around(scope: Any, receive: Any, send: Any) -> None:
         acting_for.set(key)

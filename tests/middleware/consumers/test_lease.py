@@ -10,7 +10,7 @@ import pytest
 from oncegate import Action, DeliveryDecision, Recording, Subscription, SubscriptionSettings
 from oncegate.cache.record import Claim, ClaimRequest, State
 from oncegate.cache.store import Cache
-from oncegate.middleware.admission.attempt import LeaseLost
+from oncegate.middleware.admission.lease import LeaseLost
 from oncegate.middleware.admission.observe import Watch
 from testing.records import SUCCESSOR, read
 from testing.waiting import until

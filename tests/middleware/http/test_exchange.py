@@ -15,7 +15,8 @@ from oncegate import IdempotencyMiddleware, MemoryCache
 from oncegate.cache.errors import CacheUnavailable, RecordUnreadable
 from oncegate.cache.record import Claim, State
 from oncegate.middleware.admission.admission import Verdict
-from oncegate.middleware.admission.attempt import Attempt, LeaseLost, Unconfirmed
+from oncegate.middleware.admission.attempt import Attempt
+from oncegate.middleware.admission.lease import LeaseLost, Unconfirmed
 from oncegate.middleware.http import exchange, keyed_request
 from oncegate.middleware.http.asgi import SCOPE_EXTENSION, AttemptView
 from oncegate.middleware.http.exchange import Exchange, Step
@@ -60,7 +61,7 @@ class Requests:
         return made
 
     async def state(self, made: Exchange) -> State | None:
-        found = await self.cache.peek(made.admission.key)
+        found = await self.cache.peek(made.admission.address.key)
         return None if found is None else found.record.state
 
     @property

@@ -17,9 +17,10 @@ from oncegate.cache.errors import CacheUnavailable
 from oncegate.cache.memory.store import MemoryCache
 from oncegate.cache.record import Claim, State
 from oncegate.cache.store import Cache
-from oncegate.middleware.admission.admission import Address, AdmissionRequest, Admissions, Verdict
+from oncegate.middleware.admission.admission import Admissions, Verdict
 from oncegate.middleware.admission.attempt import Attempt
 from oncegate.middleware.admission.gate import GateDecision
+from oncegate.middleware.admission.request import Address, AdmissionRequest, Rotation
 from oncegate.middleware.consumers.addresses import delivery_fingerprint
 from oncegate.middleware.rules.digests import UNKEYED, given_digests
 from oncegate.middleware.rules.key import fingerprint, forgiving, record_id, record_key
@@ -102,10 +103,8 @@ def admission_request(secret: Any, policy: Any, body: bytes = b"{}") -> Admissio
 
     digests = given_digests(secret)
     first = address(digests)
-    request = AdmissionRequest(first.key, first.fingerprint, policy, whole=first.whole)
-    if digests.former is not None:
-        request.other = address(digests.former)
-    return request
+    rotation = None if digests.former is None else Rotation(first, address(digests.former))
+    return AdmissionRequest(first, policy, rotation=rotation)
 
 
 POLICY = compile_policy(IdempotencySettings(on_error="retry"))

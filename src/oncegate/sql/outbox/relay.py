@@ -17,7 +17,7 @@ from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from oncegate.cache.backoff import Backoff
-from oncegate.middleware.admission.attempt import notify
+from oncegate.middleware.admission.shared import notify
 from oncegate.middleware.rules.arguments import is_async
 from oncegate.sql.database.errors import is_of_database
 from oncegate.sql.outbox.publishing import Publish, by_broker, is_away
