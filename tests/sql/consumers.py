@@ -95,7 +95,7 @@ async def consume(message: dict[str, Any], pay: Pay, point: str, cache: str) -> 
     if point == "after the record":
         die()
     await subscription.cache.close()
-    kept = begun.returned == {"amount": message["amount"]} or begun.decision is DeliveryDecision.DUPLICATE
+    kept = begun.execution.returned == {"amount": message["amount"]} or begun.decision is DeliveryDecision.DUPLICATE
     return begun.action is Action.ACKNOWLEDGE and kept
 
 
