@@ -89,18 +89,18 @@ class Admissions:
 
     async def wait(self, request: AdmissionRequest, found: Verdict) -> Verdict | None:
         """Wait for the attempt that is in the way, if ``request`` is to: the verdict, or ``None``: send the claim once more."""
-        if found.decision is not GateDecision.IN_FLIGHT or request.wait <= 0:
+        if found.decision is not GateDecision.IN_FLIGHT or request.until <= 0.0:
             return found
-        ended = await self._outcome_of(found.record, request.address.key, request.until)
+        ended = await self._outcome_of(found.record, request.key, request.until)
         if ended is None:
             return found if monotonic() >= request.until else None
         shared = ended.record.token == found.record.token and ended.record.state in _SHARED
         return self._judge(request, ended) if shared else None
 
     def _judge(self, request: AdmissionRequest, found: Claim) -> Verdict:
-        record, address, warns = found.record, request.address, request.policy.warns
+        record, warns = found.record, request.policy.warns
         # A record may be from before the policy was to warn, or of a version that had one form for both.
-        ours = address.whole if warns and record.fingerprint == address.whole else address.fingerprint
+        ours = request.whole if warns and record.fingerprint == request.whole else request.fingerprint
         decision = decide(record, ours, warn_on_mismatch=warns, raise_on_duplicate=request.raise_on_duplicate)
         mismatch = decision is not _MISMATCH and record.fingerprint != ours
         return Verdict(decision, record, found.remaining_ms, mismatch)
@@ -110,7 +110,7 @@ class Admissions:
     def enter(self, request: AdmissionRequest) -> bool:
         """Take a slot for ``request``, if one is left; in either case `claim` comes next, at once."""
         rotation = request.rotation
-        slot = self.in_flight.slots.enter(request.address.key if rotation is None else rotation.first.key)
+        slot = self.in_flight.slots.enter(request.key if rotation is None else rotation.first.key)
         request.claiming = Claiming(slot)
         return slot is not None
 
@@ -133,7 +133,7 @@ class Admissions:
         if claim.submission and _UNKNOWN not in claim.takeover:
             answered = partial(self._or_again, request, loop, then)
         task = in_flight.shared.callbacks.start_claim(
-            request.address.key,
+            request.key,
             claim,
             loop=loop,
             adopt=None if attempt is None else attempt.adopt,
@@ -179,7 +179,7 @@ class Admissions:
         The outcome where the cache still doesn't take it. Raises `CacheUnavailable`, unless the policy is to fail open.
         """
         rotation = request.rotation
-        keys = (request.address.key,) if rotation is None else (rotation.first.key, rotation.other.key)
+        keys = (request.key,) if rotation is None else (rotation.first.key, rotation.other.key)
         outcome = await self.in_flight.owed.go_out(*keys)
         if outcome is None:
             return None
@@ -195,11 +195,11 @@ class Admissions:
         if rotation is not None:
             found = await read_at_either(request, rotation, in_flight)
         else:
-            found = await shared.timed("get", shared.cache.get(request.address.key))
+            found = await shared.timed("get", shared.cache.get(request.key))
         if found is not None and not request.may_take_over(found):
             return found
         timeout = timeout_of(shared.cache)
-        caller_key = request.address.key if rotation is None else rotation.first.key
+        caller_key = request.key if rotation is None else rotation.first.key
         request.claiming.slot = await in_flight.slots.wait(caller_key, timeout, is_new=found is None)
         request.prepare(in_flight)
         return None
@@ -219,11 +219,17 @@ class Admissions:
     def admitted(self, request: AdmissionRequest, answer: object) -> Attempt | Verdict:
         """What the answer to `claim` means for the request. Raises what `admit` raises."""
         claiming = request.claiming
-        slot = claiming.slot
+        slot, attempt = claiming.slot, claiming.attempt
         if slot is not None:
-            attempt = self._won(claiming, slot, request, answer)
             request.claiming = NO_CLAIM
-            if attempt is not None:
+            shared = self.in_flight.shared
+            if shared.is_watched:
+                shared.answered("claim", answer, claiming.sent)
+            if isinstance(answer, Claim):
+                if answer.won:
+                    return self._won(request, claiming, slot, answer)
+            elif attempt is not None and isinstance(answer, CacheUnavailable) and not isinstance(answer, CacheFull):
+                slot.won()  # a full cache is up, and can refuse
                 return attempt
             slot.lost()
         if isinstance(answer, Claim):
@@ -232,22 +238,16 @@ class Admissions:
             raise answer
         raise TypeError(f"the cache has answered a {type(answer).__name__}, not a Claim")
 
-    def _won(self, claiming: Claiming, slot: Slot, request: AdmissionRequest, answer: object) -> Attempt | None:
-        """The attempt that is to run, which keeps its slot, if there is to be one."""
-        in_flight, attempt = self.in_flight, claiming.attempt
-        if in_flight.shared.is_watched:
-            in_flight.shared.answered("claim", answer, claiming.sent)
-        if isinstance(answer, Claim) and answer.won:
-            if attempt is None:
-                key, claim = request.address.key, claiming.claim
-                attempt = Attempt(in_flight, key, claim, request.policy, claiming.sent, slot)
-            attempt.number = attempt.lease.number = answer.record.attempt
-            if in_flight.owed.by_key:
-                in_flight.owed.wake()
-        elif not isinstance(answer, CacheUnavailable) or isinstance(answer, CacheFull):
-            return None  # a full cache is up, and can refuse
-        if attempt is not None:
-            slot.won(is_new=attempt.number <= 1)
+    def _won(self, request: AdmissionRequest, claiming: Claiming, slot: Slot, answer: Claim) -> Attempt:
+        """The attempt that is to run, which keeps its slot."""
+        in_flight, number = self.in_flight, answer.record.attempt
+        attempt = claiming.attempt
+        if attempt is None:
+            attempt = Attempt(in_flight, request.key, claiming.claim, request.policy, claiming.sent, slot)
+        attempt.number = attempt.lease.number = number
+        slot.won(is_new=number == 1)
+        if in_flight.owed.by_key:
+            in_flight.owed.wake()
         return attempt
 
     def give_up(self, request: AdmissionRequest, end: BaseException) -> None:

@@ -56,9 +56,9 @@ class Rotation:
         self.first = first
         self.other = other
 
-    def beside(self, address: Address) -> Address:
-        """The one that ``address`` is not."""
-        return self.first if address is self.other else self.other
+    def beside(self, key: str) -> Address:
+        """The one whose look-up key ``key`` is not."""
+        return self.first if key == self.other.key else self.other
 
 
 class Claiming:
@@ -88,50 +88,59 @@ NO_CLAIM: Final = Claiming(None)
 class AdmissionRequest:
     """A request for admission: ``wait`` is how many seconds to wait for a concurrent request's outcome, 0 for not at all.
 
-    ``submission``: the command is to be accepted now and processed later. ``address`` is where its record is, as far as is
-    known; with a ``rotation``, it may turn out to be at the other of the two.
+    ``submission``: the command is to be accepted now and processed later. ``key``, ``fingerprint`` and ``whole`` are those of
+    an `Address`; with a ``rotation``, its record may turn out to be at the other one of two. ``until`` is the instant, on the
+    monotonic clock, up to which it waits, 0.0 for not at all.
     """
 
     # No dataclass: compiled, what those generate takes ten times as long.
     __slots__ = (
-        "address",
         "claiming",
+        "fingerprint",
+        "key",
         "method",
         "policy",
         "raise_on_duplicate",
         "rotation",
         "submission",
         "until",
-        "wait",
+        "whole",
     )
 
     def __init__(
         self,
-        address: Address,
+        key: str,
+        fingerprint: bytes,
         policy: Policy,
         wait: float = 0.0,
         raise_on_duplicate: bool = False,
         submission: bool = False,
+        whole: bytes = b"",
         method: str = "",
         rotation: Rotation | None = None,
     ) -> None:
-        self.address = address
+        self.key = key
+        self.fingerprint = fingerprint
+        self.whole = whole
         self.method = method
         self.policy = policy
-        self.wait = wait
         self.until = monotonic() + wait if wait > 0 else 0.0
         self.raise_on_duplicate = raise_on_duplicate
         self.submission = submission
         self.rotation = rotation
         self.claiming = NO_CLAIM
 
+    def go_to(self, address: Address) -> None:
+        """Its record is there, as it turns out."""
+        self.key, self.fingerprint, self.whole = address.key, address.fingerprint, address.whole
+
     def prepare(self, in_flight: InFlight) -> None:
-        """Make the claim of the record at ``address``, under a token of its own, once there is a slot for it."""
+        """Make the claim of the record under ``key``, under a token of its own, once there is a slot for it."""
         policy, claiming = self.policy, self.claiming
         claiming.sent = monotonic()
         claiming.claim = ClaimRequest(
             os.urandom(TOKEN_BYTES),
-            self.address.fingerprint,
+            self.fingerprint,
             policy.lease_ms,
             policy.retention_ms,
             policy.takeover,
@@ -151,8 +160,8 @@ class AdmissionRequest:
     def attempt(self, in_flight: InFlight) -> Attempt:
         """The attempt that the claim under way is made for."""
         claiming = self.claiming
-        return Attempt(in_flight, self.address.key, claiming.claim, self.policy, claiming.sent, claiming.slot)
+        return Attempt(in_flight, self.key, claiming.claim, self.policy, claiming.sent, claiming.slot)
 
     def may_take_over(self, found: Claim) -> bool:
         """Whether what is ``found`` may be claimed."""
-        return takes_over(found.record, self.policy.takeover, self.address.fingerprint, submission=self.submission)
+        return takes_over(found.record, self.policy.takeover, self.fingerprint, submission=self.submission)

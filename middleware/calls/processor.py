@@ -154,17 +154,19 @@ class CommandProcessor(Generic[Payload, Result]):
         scope, form = self._scope(caller), self._form(command)
         address = self._address(check_key(idempotency_key), scope, form, self._digests)
         request = AdmissionRequest(
-            address,
+            address.key,
+            address.fingerprint,
             self._policy,
             min(wait, settings.max_wait) if wait > 0 else 0.0,  # NaN is not above 0, and would never be over
             bool(raise_on_duplicate or settings.raise_on_duplicate),
+            whole=address.whole,
         )
         if self._digests.former is not None:
             request.rotation = Rotation(address, self._address(idempotency_key, scope, form, self._digests.former))
         for _ in range(MOST_TURNS):
             outcome = await self._admissions.admit(request)
             if isinstance(outcome, Verdict):
-                return self._answer(outcome, record_id(request.address.key))
+                return self._answer(outcome, record_id(request.key))
             run = _Run(outcome)
             task = self._admissions.in_flight.run(outcome, self._run(run, command))
             try:

@@ -209,10 +209,10 @@ class Execution:
         await self.abandon(note)
         return await self.recorded()
 
-    async def release(self, action: Action = Action.REDELIVER) -> None:
-        """Nothing of the command was begun: the attempt is undone, and doesn't count."""
+    async def release(self, action: Action = Action.REDELIVER, *, reason: str | None = None) -> None:
+        """Nothing of the command was begun, for this ``reason``: the attempt is undone, and doesn't count."""
         if self._begin_settling(None):
-            self._decide(action)
+            self._decide(action, reason)
             await self._settle(None, None)
 
     async def exhaust(self, error: StoredResponse, reason: str, made: int) -> None:
@@ -238,10 +238,6 @@ class Execution:
     def overran(self) -> None:
         """The handler did not end in time, and can't be ended: the broker is to deliver again."""
         self._decide(Action.REDELIVER, "The handler ran into its time-out, and runs on.")
-
-    def not_begun(self, reason: str) -> None:
-        """Why nothing was begun, after `release`."""
-        self._decide(self.action, reason)
 
     async def abandon(self, note: str) -> None:
         """As `unknown`, but without waiting for a cache that is away: the process may be about to end."""

@@ -128,11 +128,11 @@ async def _settle_failure(
         error = TimeoutError("ran into the time-out, and was rolled back")
     state, note = outcome_of(error, overdue=timed_out and not execution.context.rolled_back)
     if state is None:
-        parked = isinstance(error, Parked)
-        await execution.release(Action.ACKNOWLEDGE if parked else Action.REDELIVER)
-        if not parked:
+        if isinstance(error, Parked):
+            await execution.release(Action.ACKNOWLEDGE)
+        else:
             kind, text = kind_and_text(error)
-            execution.not_begun(text or kind)
+            await execution.release(reason=text or kind)
     elif state is State.FAILED:
         await execution.fail(error, final=isinstance(error, NotRetryable), status=status)
     elif isinstance(error, (asyncio.CancelledError, *ENDS_PROCESS)):  # nothing is waited for any more

@@ -190,12 +190,12 @@ class Subscription:
 
     async def _admit(self, address: Address, other: Address | None, allowed: Allowance, delivery: Delivery) -> Begun:
         own = self._own(address)
-        request = AdmissionRequest(own, self._first)
+        request = AdmissionRequest(own.key, own.fingerprint, self._first)
         if other is not None and other.key != address.key:
             request.rotation = Rotation(own, self._own(other))
         outcome = await self._admissions.admit(request)
         found = outcome.record if isinstance(outcome, Verdict) else None
-        has_moved = request.address is not own
+        has_moved = request.key != own.key
         if other is not None and (has_moved or (found and found.fingerprint == other.fingerprint)):
             address, other = other, address  # there the record is; or the payload's digest alone is by the other secret
         if found is not None:
@@ -206,7 +206,7 @@ class Subscription:
             if allowed.ended(found):
                 return self._decided(DeliveryDecision.EXHAUSTED, address, found, allowed.total(found.attempt))
             # Another payload, where that is only warned of, goes on with the record that there is.
-            outcome = await self._admissions.admit(AdmissionRequest(Address(own.key, found.fingerprint), self._policy))
+            outcome = await self._admissions.admit(AdmissionRequest(own.key, found.fingerprint, self._policy))
         if isinstance(outcome, Verdict):  # another worker was quicker
             decision = by_execution(outcome.record, address.fingerprint, warns=self._warns)
             return self._decided(decision or DeliveryDecision.IN_FLIGHT, address, outcome.record)

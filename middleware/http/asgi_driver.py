@@ -115,7 +115,7 @@ class AsgiDriver:
         exchange = self._exchange
         admissions = exchange.door.admissions
         if attempt is None:
-            if exchange.admission.wait > 0:  # before a slot is taken, since this may raise
+            if exchange.admission.until > 0.0:  # before a slot is taken, since this may raise
                 self._hold_once()
             if not admissions.enter(exchange.admission):
                 self._hold_once()

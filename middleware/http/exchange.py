@@ -63,12 +63,13 @@ class Exchange(KeyedRequest):
     Its ``fields`` are there up to `admit`, ``attempt`` from `begin` on; ``raised`` is what its command raised, for who called.
     """
 
-    __slots__ = ("_lost", "_problem", "admission", "attempt", "raised")
+    __slots__ = ("_lost", "_problem", "_wait", "admission", "attempt", "raised")
 
     admission: AdmissionRequest
     attempt: Attempt
     raised: BaseException | None
     _lost: int
+    _wait: float
     _problem: tuple[str, str, dict[str, Any] | None] | None
 
     # -- requested, admitted ------------------------------------------------------------------------------------------
@@ -82,33 +83,37 @@ class Exchange(KeyedRequest):
         whole = fingerprint(method, path, query, body, as_json=as_json, digests=digests)
         self.fields = _READ  # they would be kept for as long as the cache and the upstream are waited for
         self._lost = 0
-        address = Address(look_up_key, forgiving(method, path, whole, digests) if policy.warns else whole, whole)
+        wait: float = wanted_wait(fields, policy) if PREFER in fields else 0.0
+        if wait > 0 and self._outer() is not None:  # its attempt would not end while we wait for it
+            wait = 0.0
+        self._wait = wait
         self.admission = admission = AdmissionRequest(
-            address,
+            look_up_key,
+            forgiving(method, path, whole, digests) if policy.warns else whole,
             policy,
-            wanted_wait(fields, policy) if PREFER in fields else 0,
+            wait,
             policy.raise_on_duplicate or (RAISE_HEADER in fields and wants_error(fields[RAISE_HEADER])),
             bool(policy.stream),
+            whole,
             method,
         )
         former = digests.former
         if former is not None:
             whole = fingerprint(method, path, query, body, as_json=as_json, digests=former)
             marked = forgiving(method, path, whole, former) if policy.warns else whole
-            admission.rotation = Rotation(address, Address(self.other_key, marked, whole))
-        if admission.wait > 0 and self._outer() is not None:  # its attempt would not end while we wait for it
-            admission.wait = 0.0
+            first = Address(look_up_key, admission.fingerprint, admission.whole)
+            admission.rotation = Rotation(first, Address(self.other_key, marked, whole))
         return admission
 
     def on_claimed(self, reply: Any) -> Step:
         """The cache has answered the claim: a `Claim`, or an error. Raises nothing: who calls back has nothing to do with it."""
         if self.other_key:
-            self.record = record_id(self.admission.address.key)
+            self.record = record_id(self.admission.key)
         try:
             outcome = self.door.admissions.admitted(self.admission, reply)
             if isinstance(outcome, Attempt):
                 return outcome
-            if outcome.decision is _IN_FLIGHT and self.admission.wait > 0:
+            if outcome.decision is _IN_FLIGHT and self.admission.until > 0.0:
                 return outcome
             return self.on_waited(outcome) if self.scope.get("extensions") else self.answer_by(outcome)
         except Exception as error:  # noqa: BLE001 - answered, or passed on
@@ -116,7 +121,7 @@ class Exchange(KeyedRequest):
 
     def waits(self) -> None:
         """The driver waits for the attempt in the way, as the request prefers."""
-        self.applied = int(self.admission.wait)
+        self.applied = int(self._wait)
 
     def on_waited(self, verdict: Verdict | None) -> Step:
         """There is nothing to wait for any more: ``None`` where the attempt in the way has gone without an outcome."""

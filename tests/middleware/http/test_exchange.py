@@ -61,7 +61,7 @@ class Requests:
         return made
 
     async def state(self, made: Exchange) -> State | None:
-        found = await self.cache.peek(made.admission.address.key)
+        found = await self.cache.peek(made.admission.key)
         return None if found is None else found.record.state
 
     @property
@@ -113,7 +113,7 @@ async def test_it_steps_aside_for_the_attempt_around_it() -> None:
     outer = requests.begun()
     view = AttemptView(1, outer.record, None, outer.attempt.claim.token)
     inner = requests.admitted(b"k", b"{}", (b"prefer", b"wait=5"), extensions={SCOPE_EXTENSION: view})
-    assert inner.admission.wait == 0  # it would wait for itself
+    assert inner.admission.until == 0  # it would wait for itself
     assert requests.claimed(inner) is view
 
 
