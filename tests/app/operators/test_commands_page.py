@@ -38,7 +38,7 @@ async def test_a_command_is_followed_from_its_first_attempt_to_its_result(submit
     shown = await submitted.status(location)
     assert (shown["status"], shown["attempt"]) == ("in-flight", 1)
 
-    await begun.fail(ValueError("no such account"))
+    await begun.execution.fail(ValueError("no such account"))
     shown = await submitted.status(location)
     assert (shown["status"], shown["attempt"]) == ("failed", 1)
     assert shown["error"] == {"type": "ValueError", "message": "no such account"}
@@ -46,13 +46,13 @@ async def test_a_command_is_followed_from_its_first_attempt_to_its_result(submit
 
     begun = await submitted.consumer.begin(delivery)
     assert (await submitted.status(location))["attempt"] == 2
-    await begun.unknown("ran into its time-out")
+    await begun.execution.unknown("ran into its time-out")
     shown = await submitted.status(location)
     assert (shown["status"], shown["attempt"]) == ("unknown", 2)
     assert "taken over" in shown["detail"]
 
     begun = await submitted.consumer.begin(delivery)
-    await begun.succeed(b'{"rows": 12345678901234567890}')
+    await begun.execution.succeed(b'{"rows": 12345678901234567890}')
     whole = await submitted.client.get(location, headers=ALICE)
     shown = whole.json()
     assert (shown["status"], shown["attempt"]) == ("succeeded", 3)
@@ -67,7 +67,7 @@ async def test_a_command_that_used_up_its_attempts_is_dead_lettered(submitted: S
     delivery = await submitted.delivery(answer.json()["command"])
     for _ in range(3):
         begun = await submitted.consumer.begin(delivery)
-        await begun.fail("the printer is on fire")
+        await begun.execution.fail("the printer is on fire")
     shown = await submitted.status(answer.headers["location"])
     assert (shown["status"], shown["attempt"]) == ("dead-lettered", 3)
     assert shown["error"] == {"type": "Error", "message": "the printer is on fire"}
@@ -88,7 +88,7 @@ async def test_what_a_forwarded_command_got_is_its_result(submitted: Submitted) 
     answer = await submitted.submit()
     begun = await submitted.consumer.begin(await submitted.delivery(answer.json()["command"]))
     response = StoredResponse(201, ((b"content-type", b"application/octet-stream"),), b"\xff\x00", 1)
-    await begun.succeed(response)
+    await begun.execution.succeed(response)
     result = (await submitted.status(answer.headers["location"]))["result"]
     assert (result["status"], result["body"], result["body_encoding"]) == (201, "/wA=", "base64")
     assert result["headers"] == [["content-type", "application/octet-stream"]]
@@ -114,7 +114,7 @@ async def test_a_status_outlives_the_submission_record(submitted: Submitted, red
     answer = await submitted.submit()
     identifier = answer.json()["command"]
     begun = await submitted.consumer.begin(await submitted.delivery(identifier))
-    await begun.succeed(b"1")
+    await begun.execution.succeed(b"1")
     redis_server.command("DEL", f"{submitted.namespace}:{identifier}")
     shown = await submitted.status(answer.headers["location"])
     assert (shown["status"], shown["result"]["body"], "position" in shown) == ("succeeded", 1, False)
@@ -216,7 +216,7 @@ async def test_operators_see_of_a_record_that_it_is_a_submission(submitted: Subm
 async def test_a_message_that_nobody_has_submitted_is_nobodys_command(submitted: Submitted) -> None:
     """It came by a broker, to a consumer that a route names too, and without a caller: as have callers without a name."""
     begun = await submitted.consumer.begin(Delivery("k-9", b"{}"))
-    await begun.succeed(b'"secret"')
+    await begun.execution.succeed(b'"secret"')
     status, body = await _gone(submitted, f"/_oncegate/commands/{begun.record}", {"x-none": "1"})
     assert (status, b"secret" in body) == (404, False)
 

@@ -61,7 +61,7 @@ class Sessions:
 
     def awaits(self) -> Await:
         """How the delivery that is executed here waits for its hook."""
-        return await_only if self.of_asyncio else _from_a_thread(next((begun.loop for begun in current()), None))
+        return await_only if self.of_asyncio else _from_a_thread(next((context.loop for context in current()), None))
 
     def sweep(self, work: Callable[[Await], None]) -> Sweep:
         """``work``, to be awaited in an event loop."""
