@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from oncegate.app.cli.database.options import one_line
-from oncegate.app.cli.terminal import output
+from oncegate.app.cli.terminal import output, plain
 from oncegate.app.cli.usage import json_output, run_quietly, without_none
 
 if TYPE_CHECKING:
@@ -71,4 +71,4 @@ def _print_findings(found: dict[str, Any]) -> None:
     console = Console(highlight=False, soft_wrap=True)
     for each in found["findings"]:
         mark, style = _MARKS[each["verdict"]]
-        console.print(Text.assemble((mark, style), f"  {each['area']:<14} {each['text']}"))
+        console.print(Text.assemble((mark, style), f"  {each['area']:<14} {plain(each['text'])}"))

@@ -19,7 +19,7 @@ CREATE_HELP = """Create the tables of outboxes and of sequences, where they are 
   oncegate outbox create --database sqlite:///shop.db
 
 URL is SQLAlchemy's, with the driver that is installed. It may stand in the environment instead, where nobody sees its
-password: ONCEGATE_OUTBOX_DATABASE. Who adds messages needs INSERT on oncegate_outbox, and INSERT, SELECT and UPDATE on
+password: ONCEGATE_OUTBOX_DATABASE. Who adds messages needs INSERT and SELECT on oncegate_outbox, and INSERT, SELECT and UPDATE on
 oncegate_sequence; a relay needs SELECT, UPDATE and DELETE on oncegate_outbox.
 """
 LIST_HELP = """List what waits to be published, the oldest first.

@@ -25,7 +25,7 @@ from oncegate.middleware.consumers.handling import current, executing
 from oncegate.middleware.consumers.transactional import Executed, RecordsLate, set_takes_late
 from oncegate.middleware.outcome.errors import NotProcessed, NotRetryable, OutcomeUnknown, Parked
 from oncegate.middleware.outcome.raised import kind_and_text
-from oncegate.sql.database.errors import KeyReused, SequenceEarly, SequenceForked, SequenceInvalid
+from oncegate.sql.database.errors import KeyReused, SequenceEarly, SequenceForked, SequenceInvalid, reason_of
 from oncegate.sql.handlers.handler import (
     Await,
     Handler,
@@ -137,7 +137,7 @@ class OrderedHandler:
                 pass
             self._record(aggregate, wait)
         except Exception as error:  # noqa: BLE001  # whatever it is, it is no outcome of the delivery that was committed before it
-            log.warning("parked messages wait on: %s: %s", type(error).__name__, str(error).partition("\n")[0])
+            log.warning("parked messages wait on: %s: %s", type(error).__name__, reason_of(error))
         return ran
 
     def _record(self, aggregate: bytes | None, wait: Await) -> None:
