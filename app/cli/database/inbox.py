@@ -66,8 +66,8 @@ WAITING_HELP = """Show the aggregates that wait for a number, that of the oldest
   oncegate inbox waiting --database URL --json
 
 One line for each: the consumer, the aggregate, the number that it waits for, since when, and how many messages are
-parked behind it. Where that message itself is here, because it has failed for good: its record's id and the reason.
-Have it tried again with `inbox retry` (one that came through the gateway: with `commands retry`), or skip it.
+parked behind it. Where that message itself is stored here, because it has failed for good: its record's id and the reason.
+Have it tried again with `inbox retry`, wherever it came from, or skip it.
 """
 SKIP_HELP = """Count a number as applied that never comes. What is parked behind it follows by itself.
 

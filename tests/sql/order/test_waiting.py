@@ -3,6 +3,7 @@
 Rules of docs/contract.md: R11.22, R12.17.
 """
 
+import asyncio
 import json
 from dataclasses import replace
 from typing import Any
@@ -10,7 +11,15 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from oncegate import Action
+from oncegate import (
+    Action,
+    Begun,
+    Delivery,
+    DeliveryDecision,
+    MemoryCache,
+    NotRetryable,
+    Subscription,
+)
 from oncegate.prometheus import ConsumerMetrics
 from oncegate.sql import Inbox
 from testing.command_line import OPERATOR, invoke
@@ -84,6 +93,53 @@ def test_a_parked_one_that_has_failed_for_good_is_tried_again(place: Place) -> N
     again = invoke("inbox", "retry", "ledger", "a", "--database", place.url)
     assert (again.returncode, again.stdout) == (1, "")
     assert invoke("inbox", "waiting", "--database", place.url).stdout == "nothing waits\n"
+
+
+@EACH
+def test_a_dead_letter_that_is_published_again_stays_one_and_inbox_retry_is_the_way(place: Place) -> None:
+    """As docs/ordering.md has it."""
+    ledger = Inbox("ledger", order="contiguous")
+    broken, work = failing("a001")
+    handler = place.handler(ledger, work)
+    subscription = Subscription("ledger", cache=MemoryCache())
+
+    async def deliver(delivery: Delivery) -> Begun:
+        begun = await subscription.execute(delivery, handler, f"a{delivery.sequence:03}")
+        await subscription.drain()
+        return begun
+
+    first, second = deliveries(1, 2)
+    asyncio.run(deliver(first))
+    asyncio.run(deliver(second))
+    broken.clear()
+    again = asyncio.run(deliver(first))
+    assert (again.decision, again.action) == (DeliveryDecision.EXHAUSTED, Action.DEAD_LETTER)
+    (found,) = waiting(place)
+    assert (found["waits_for"], found["reason"]) == (1, "NotRetryable: no such account")
+    assert invoke("inbox", "retry", "ledger", "a", "--database", place.url).returncode == 0
+    sweep(ledger, lambda: not parked(place))
+    assert place.effects() == ["a001", "a002"]
+
+
+@EACH
+def test_one_that_is_not_stored_is_published_again_under_another_key(place: Place) -> None:
+    """A consumer of `first`, as docs/ordering.md has it."""
+    broken = {"a-1"}
+    subscription = Subscription("ledger", cache=MemoryCache())
+
+    async def deliver(delivery: Delivery) -> Begun:
+        def handle() -> None:
+            if delivery.key in broken:
+                raise NotRetryable("no such account")
+            place.deliver(Inbox("ledger", order="contiguous"), delivery.key, aggregate="a", sequence=delivery.sequence)
+
+        return await subscription.execute(delivery, lambda: asyncio.to_thread(handle))
+
+    (first,) = deliveries(1)
+    assert asyncio.run(deliver(first)).action is Action.DEAD_LETTER
+    assert waiting(place) == []
+    assert asyncio.run(deliver(replace(first, key="another key"))).action is Action.ACKNOWLEDGE
+    assert place.effects() == ["another key"]
 
 
 @EACH
