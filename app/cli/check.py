@@ -39,7 +39,7 @@ def check(
     Exit codes: 0 the gateway can run, 1 it can't (cache, upstream or keys), 2 the configuration is wrong.
     """
     from oncegate.app.cli.findings import Finding, Severity, examine
-    from oncegate.app.settings.sources import ConfigurationError, admin_token, load
+    from oncegate.app.settings.sources import ConfigurationError, gateway_admin_token, load
 
     if database is not None:
         with one_line():
@@ -49,11 +49,12 @@ def check(
         found = [Finding(each.area, Severity(each.severity), each.text) for each in seen]
     else:
         try:
-            settings, token = load(without_none(options), config), admin_token()
+            settings = load(without_none(options), config)
+            gateway_admin_token()
         except ConfigurationError as error:
             _show([Finding("configuration", Severity.FAILED, str(error))], as_json=as_json)
             sys.exit(2)
-        found = run_quietly(examine(settings, token))
+        found = run_quietly(examine(settings))
     _show(found, as_json=as_json)
     worst = {finding.severity for finding in found}
     sys.exit(1 if Severity.FAILED in worst or (strict and Severity.ADVICE in worst) else 0)

@@ -96,7 +96,21 @@ def test_a_token_that_no_header_can_carry_is_refused_and_not_shown(command: list
     assert "hunter" not in done.stderr + done.stdout
 
 
-@pytest.mark.parametrize(("gateways", "mine"), [("the token\n", "the token"), ("t\u00e9\u2603", "t\u00e9\u2603\n")])
+@pytest.mark.parametrize(
+    "command",
+    [["serve", "--upstream", "http://127.0.0.1:1", "--port", "0"], ["check", "--upstream", "http://127.0.0.1:1"]],
+)
+def test_a_token_that_is_too_short_opens_no_gateway(command: list[str]) -> None:
+    done = invoke(*command, ONCEGATE_ADMIN_TOKEN="hunter2-hunter2")
+    assert done.returncode == 2
+    assert "ONCEGATE_ADMIN_TOKEN is shorter than 16 characters" in done.stderr + done.stdout
+    assert "hunter" not in done.stderr + done.stdout
+
+
+@pytest.mark.parametrize(
+    ("gateways", "mine"),
+    [("the operators' token\n", "the operators' token"), ("t\u00e9\u2603" * 6, "t\u00e9\u2603" * 6 + "\n")],
+)
 def test_white_space_around_the_token_is_not_part_of_it(gateways: str, mine: str) -> None:
     """As files and mounted secrets have it."""
     with running("serve", "--upstream", "http://127.0.0.1:1", "--port", "0", ONCEGATE_ADMIN_TOKEN=gateways) as gateway:
