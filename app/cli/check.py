@@ -7,7 +7,7 @@ import click
 
 from oncegate.app.cli.database.options import one_line
 from oncegate.app.cli.terminal import output, plain
-from oncegate.app.cli.usage import json_output, run_quietly, without_none
+from oncegate.app.cli.usage import json_output, run_quietly, with_place, without_none
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,7 +46,7 @@ def check(
             from oncegate.sql.outbox.examine import examine as examine_database
 
             seen = examine_database(database, schema)
-        found = [Finding(each.area, Severity(each.severity), each.text) for each in seen]
+        found = [Finding(each.area, Severity(each.severity), with_place(each.text)) for each in seen]
     else:
         try:
             settings = load(without_none(options), config)

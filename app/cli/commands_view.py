@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from oncegate.app.cli.terminal import ago, beginning, console, duration, moment, print_details, print_table
+from oncegate.app.cli.usage import to_paste
 
 Members = Mapping[str, Any]
 
@@ -83,7 +84,7 @@ def print_command(command: Members) -> None:
     for letter in command["dead_letters"]:
         lines += [("", ""), *_letter(letter)]
     if command["dead_letters"]:
-        lines += [("", ""), ("again?", f"oncegate commands retry {command['dead_letters'][0]['id']}")]
+        lines += [("", ""), ("again?", to_paste(f"oncegate commands retry {command['dead_letters'][0]['id']}"))]
     print_details(lines)
 
 

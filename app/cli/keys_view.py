@@ -8,6 +8,7 @@ import orjson
 from rich.console import Console
 
 from oncegate.app.cli.terminal import ago, beginning, console, duration, moment, print_details, print_table
+from oncegate.app.cli.usage import to_paste
 from oncegate.cache.record import State
 
 if TYPE_CHECKING:
@@ -57,7 +58,9 @@ def _lines(record: dict[str, Any]) -> list[tuple[str, str]]:
     lines = [("record", record["id"]), ("state", _state(record))]
     submission = record.get("submission", False)
     if submission:
-        lines.append(("of", f"a submission; what became of the command: oncegate commands show {record['id']}"))
+        lines.append(
+            ("of", f"a submission; what became of the command: {to_paste('oncegate commands show ' + record['id'])}")
+        )
     lines.append(("attempt", _attempt(record)))
     lines.append(("began", ago(record["began_at"])))
     if record["took"] is not None or record["ended_at"]:
@@ -74,8 +77,10 @@ def _lines(record: dict[str, Any]) -> list[tuple[str, str]]:
         return lines
     lines.append(("a retry", _RETRY[record["state"]]))
     if record["state"] == State.UNKNOWN:
-        lines.append(("executed?", f"oncegate keys resolve --record {record['id']} --status 201 --body @FILE"))
-        lines.append(("not?", f"oncegate keys release --record {record['id']}"))
+        lines.append(
+            ("executed?", to_paste(f"oncegate keys resolve --record {record['id']} --status 201 --body @FILE"))
+        )
+        lines.append(("not?", to_paste(f"oncegate keys release --record {record['id']}")))
     return lines
 
 

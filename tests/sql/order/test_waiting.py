@@ -191,7 +191,7 @@ def test_check_says_which_consumers_aggregates_wait(place: Place) -> None:
     assert (severity, line[:95]) == (
         "advice", "ledger: 2 aggregates wait, 3 messages are parked, the oldest since 2026-01-02 03:04:05 UTC, for",
     )  # fmt: skip
-    assert line.endswith(" s: oncegate inbox waiting")
+    assert line.endswith(f" s: oncegate inbox waiting --database {place.url}")
     assert invoke("check", "--strict", "--database", place.url).returncode == 1
     consume(handler, *deliveries(1), *deliveries(1, aggregate="b"))
     assert findings() == [("good", "no aggregate waits for a number")]

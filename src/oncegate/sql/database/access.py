@@ -1,6 +1,7 @@
 """The operators' way into a database: by a URL of SQLAlchemy's, with any driver, and with errors of one line."""
 
 import asyncio
+import shlex
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -109,7 +110,12 @@ def check_there(connection: Connection, *tables: Table, group: str = "inbox") ->
 
 def create_command(table: Table, group: str) -> str:
     """The command of ``group``, inbox or outbox, that creates ``table``."""
-    return f"oncegate {group} create --database URL" + (f" --schema {table.schema}" if table.schema else "")
+    return command_line(f"{group} create", table.schema)
+
+
+def command_line(words: str, schema: str | None) -> str:
+    """A command about a database, for a line to operators: who prints it knows the URL."""
+    return f"oncegate {words} --database URL" + (f" --schema {shlex.quote(schema)}" if schema else "")
 
 
 def _is_there(url: URL) -> bool:

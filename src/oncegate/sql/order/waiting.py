@@ -8,7 +8,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, MetaData, Row, Table, and_, delete, func, inspect, or_, select, update
 
 from oncegate.middleware.outcome.errors import NotRetryable
-from oncegate.sql.database.access import NotDone, check_there, in_database
+from oncegate.sql.database.access import NotDone, check_there, command_line, in_database
 from oncegate.sql.database.errors import SequenceInvalid
 from oncegate.sql.database.findings import LONG_SECONDS, DatabaseFinding, table_findings, unreadable
 from oncegate.sql.database.terms import clock
@@ -59,14 +59,14 @@ class ParkedTotals:
     messages: int
     oldest: datetime
 
-    def finding(self) -> DatabaseFinding:
+    def finding(self, schema: str | None) -> DatabaseFinding:
         """A line for operators."""
         age = (datetime.now(UTC) - self.oldest).total_seconds()
         line = f"{self.consumer}: {self.aggregates} aggregates wait, {self.messages} messages are parked"
         if age <= LONG_SECONDS:
             return DatabaseFinding("order", "good", f"{line}, none for long")
-        line += f", the oldest since {self.oldest:%Y-%m-%d %H:%M:%S} UTC, for {age:.0f} s: oncegate inbox waiting"
-        return DatabaseFinding("order", "advice", line)
+        line += f", the oldest since {self.oldest:%Y-%m-%d %H:%M:%S} UTC, for {age:.0f} s:"
+        return DatabaseFinding("order", "advice", f"{line} {command_line('inbox waiting', schema)}")
 
 
 class OrderTables:
@@ -174,7 +174,7 @@ def order_findings(connection: Connection, schema: str | None) -> list[DatabaseF
         return found
     if closed := unreadable(connection, "order", "which aggregates wait", parked):
         return found + closed
-    waiting = [each.finding() for each in parked_totals(connection, parked)]
+    waiting = [each.finding(schema) for each in parked_totals(connection, parked)]
     return found + (waiting or [DatabaseFinding("order", "good", "no aggregate waits for a number")])
 
 

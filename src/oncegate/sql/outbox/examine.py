@@ -7,7 +7,7 @@ from typing import Any, Final
 import orjson
 from sqlalchemy import Connection, MetaData, Row, inspect, select, text
 
-from oncegate.sql.database.access import in_database
+from oncegate.sql.database.access import command_line, in_database
 from oncegate.sql.database.findings import LONG_SECONDS, DatabaseFinding, table_findings, unreadable
 from oncegate.sql.marking.table import TABLE as INBOX
 from oncegate.sql.marking.table import inbox_table
@@ -115,7 +115,7 @@ def _waiting(connection: Connection, schema: str | None) -> list[DatabaseFinding
     else:
         found = [DatabaseFinding("outbox", "good", f"{waiting.rows} rows wait, none for long")]
     if waiting.held:
-        line = f"{waiting.held} rows were refused, and hold up their aggregates: oncegate outbox list --held"
+        line = f"{waiting.held} rows were refused, and hold up their aggregates: {command_line('outbox list --held', schema)}"
         found.append(DatabaseFinding("outbox", "advice", line))
     return found
 
