@@ -57,7 +57,7 @@ def excludes(annotation: object, *kinds: type) -> bool:
     found = get_origin(annotation) or annotation
     if found in (Union, UnionType):
         return all(excludes(each, *kinds) for each in get_args(annotation))
-    if not isinstance(found, type) or getattr(found, "_is_protocol", False):
+    if found is Any or not isinstance(found, type) or getattr(found, "_is_protocol", False):
         return False
     return not any(issubclass(kind, found) or issubclass(found, kind) for kind in kinds)
 
