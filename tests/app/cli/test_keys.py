@@ -20,7 +20,7 @@ from oncegate.cache.codec import encode
 from oncegate.cache.record import Record, State, StoredResponse, Trace
 from oncegate.cache.redis.store import RedisCache
 from oncegate.middleware.rules.key import record_id, record_key, scope_parts
-from testing.command_line import ENVIRONMENT, ONCEGATE, PATIENCE, invoke, running
+from testing.command_line import ENVIRONMENT, ONCEGATE, PATIENCE, invoke, run, running
 from testing.servers import RedisServer
 
 RECORD = f"{'a' * 20}:{'b' * 20}"
@@ -104,7 +104,7 @@ def test_a_token_that_no_header_can_carry_is_refused_and_not_shown(command: list
     [["serve", "--upstream", "http://127.0.0.1:1", "--port", "0"], ["check", "--upstream", "http://127.0.0.1:1"]],
 )
 def test_a_token_that_is_too_short_opens_no_gateway(command: list[str]) -> None:
-    done = invoke(*command, ONCEGATE_ADMIN_TOKEN="hunter2-hunter2")
+    done = run(*command, ONCEGATE_ADMIN_TOKEN="hunter2-hunter2")
     assert done.returncode == 2
     assert "ONCEGATE_ADMIN_TOKEN is shorter than 16 characters" in done.stderr + done.stdout
     assert "hunter" not in done.stderr + done.stdout
