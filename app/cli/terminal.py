@@ -40,13 +40,13 @@ def print_details(lines: Iterable[tuple[str, str]]) -> None:
     table.add_column(style="bold", no_wrap=True)
     table.add_column()
     for name, value in lines:
-        table.add_row(name, _cell(value))
+        table.add_row(name, _cell(value, lines=True))
     _print(table)
 
 
-def _cell(value: str) -> Text:
+def _cell(value: str, *, lines: bool = False) -> Text:
     """Text, not a string: what comes from elsewhere is no markup. A state has its colour."""
-    return Text(plain(value), _STYLES.get(value.partition(":")[0].partition(",")[0], ""))
+    return Text(plain(value, lines=lines), _STYLES.get(value.partition(":")[0].partition(",")[0], ""))
 
 
 def _print(table: Table) -> None:
@@ -73,9 +73,12 @@ def as_document(document: dict[str, Any]) -> None:
     click.echo(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
 
 
-def plain(text: str) -> str:
-    """``text`` without control characters, which a terminal would obey: it comes from elsewhere."""
-    return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
+def plain(text: str, *, lines: bool = False) -> str:
+    """``text``, which comes from elsewhere, without characters that a terminal would obey, and marks that turn a text round.
+
+    It is one line, so that no aggregate's name makes a second one, unless it may have several ``lines``.
+    """
+    return "".join(c if c.isprintable() or (lines and c == "\n") else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def beginning(body: str) -> str:

@@ -104,7 +104,7 @@ def show(number: int, database: str, schema: str | None, as_json: bool) -> None:
     print_details([(name, str(value)) for name, value in message.items() if value is not None])
     for name, value in headers.items():
         click.echo(plain(f"{name}: {value}"))
-    click.echo(plain(body))
+    click.echo(plain(body, lines=True))
 
 
 @outbox.command(help=RETRY_HELP, short_help="Have messages tried again at once.")

@@ -175,6 +175,19 @@ def test_decisions_and_what_waits_are_counted(place: Place) -> None:
 
 
 @EACH
+def test_no_aggregate_s_name_makes_a_line_of_its_own(place: Place) -> None:
+    forged = "a\noncegate.audit: number 1 of b at ledger: skipped by alice\u202e"
+    consume(place.handler(Inbox("ledger", order="contiguous"), applies), *deliveries(2, aggregate=forged))
+    shown = invoke("inbox", "waiting", "--database", place.url).stdout
+    assert (shown.count("\n"), "\u202e" in shown) == (1, False)
+    place_and_reason = ("--database", place.url, "--reason", "x")
+    skipped = invoke("inbox", "skip", "ledger", forged, "--sequence", "1", *place_and_reason)
+    assert (skipped.returncode, skipped.stderr.count("\n"), "\u202e" in skipped.stderr) == (0, 1, False)
+    refused = invoke("inbox", "skip", "ledger", "a", "--sequence", "1", *place_and_reason[:-1], "because \u202e")
+    assert (refused.returncode, "without marks that hide in a text" in refused.stderr) == (2, True)
+
+
+@EACH
 def test_check_says_which_consumers_aggregates_wait(place: Place) -> None:
     def findings() -> list[tuple[str, str]]:
         found = json.loads(invoke("check", "--json", "--database", place.url).stdout)["findings"]
