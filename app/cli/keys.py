@@ -212,9 +212,8 @@ async def show(source: "Source", as_json: bool, **which: str | None) -> None:
     found = await _find(source, **which)
     records = [await _record(source, identifier, alone=len(found) == 1) for identifier in found]
     there = [record for record in records if record]
-    if not there:
-        end(await _no_record(source), 1)
-    output({"records": there}, print_records, as_json=as_json)
+    missing = "" if there else await _no_record(source)
+    output({"records": there} if there else None, print_records, as_json=as_json, missing=missing)
 
 
 async def _record(source: "Source", identifier: str, *, alone: bool) -> dict[str, Any] | None:

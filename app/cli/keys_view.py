@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from rich.console import Console
 
-from oncegate.app.cli.terminal import ago, beginning, console, duration, moment, print_details, print_table
+from oncegate.app.cli.terminal import Columns, ago, beginning, console, duration, moment, print_details, print_table
 from oncegate.app.cli.usage import to_paste
 from oncegate.cache.record import State
 
@@ -17,30 +17,29 @@ if TYPE_CHECKING:
 
 def print_list(listing: dict[str, Any]) -> None:
     """A table of records, and the option that lists more of them."""
-    records, cursor, out = listing["records"], listing["cursor"], console()
-    if records:
-        names = ("record", "state", "attempt", "began", "took", "request", "gateway", "status", "gone in")
-        print_table(names, map(_cells, records), folded=set(names) - {"record", "state", "began"})
-    else:
-        out.print("No such records." if not cursor else "None so far.")
+    cursor = listing["cursor"]
+    none = "No such records." if not cursor else "None so far."
+    print_table(_COLUMNS, listing["records"], folded=_COLUMNS.keys() - {"record", "state", "began"}, none=none)
     if cursor:
-        out.print(f"There is more: --cursor {cursor}", markup=False)
+        console().print(f"There is more: --cursor {cursor}", markup=False)
 
 
-def _cells(record: dict[str, Any]) -> list[str]:
-    if "attempt" not in record:
-        return [record["id"], record["state"]]
-    return [
-        record["id"],
-        record["state"],
-        str(record["attempt"]),
-        moment(record["began_at"]),
-        duration(record["took"]),
-        " ".join(part for part in (record.get("method"), record.get("route")) if part) or "-",
-        record["gateway"] or "-",
-        str(record["status"] or "-"),
-        duration(record["expires_in"]),
-    ]
+def _request(record: dict[str, Any]) -> str:
+    """Of a record that can't be read nothing is known of it."""
+    return " ".join(filter(None, map(record.get, ("method", "route")))) or "-" * ("attempt" in record)
+
+
+_COLUMNS: Columns = {
+    "record": "id",
+    "state": "state",
+    "attempt": "attempt",
+    "began": ("began_at", moment),
+    "took": ("took", duration),
+    "request": _request,
+    "gateway": "gateway",
+    "status": "status",
+    "gone in": ("expires_in", duration),
+}
 
 
 def print_records(found: dict[str, Any]) -> None:
