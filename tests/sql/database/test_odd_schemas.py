@@ -3,6 +3,7 @@
 import asyncio
 import json
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from sqlalchemy import MetaData, NullPool, create_engine
@@ -54,7 +55,7 @@ def test_everything_works_in_a_schema_of_any_name(
     async def relay() -> None:
         create = create_async_engine if driver == "asyncpg" else create_engine
         engine = create(place.url, poolclass=NullPool)
-        columns = {"position": "id", "transaction": "tx", "aggregate": "account", "sequence": "version"}
+        columns: dict[str, Any] = {"position": "id", "transaction": "tx", "aggregate": "account", "sequence": "version"}
         events = TableSource(engine, EVENTS, message, name="events", schema=schema, **columns)
         for each in (OutboxSource(engine, schema=schema, keep=1), events):
             await Relay(each, sink).publish_batch()

@@ -7,6 +7,7 @@ import asyncio
 import json
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import psycopg
@@ -24,7 +25,7 @@ from testing.postgresql import PostgreSQLServer
 from tests.sql.handlers.parking import consume, deliveries, failing
 from tests.sql.outbox.events import MADE, source
 from tests.sql.outbox.sinks import Sink, added
-from tests.sql.places import SyncPlace
+from tests.sql.places import SyncPlace, _create
 
 DOCS = Path(__file__).parents[3] / "docs"
 PAGES = ("outbox", "inbox", "ordering")
@@ -59,7 +60,7 @@ def database(server: PostgreSQLServer) -> str:
     place = SyncPlace(server.url(name, "psycopg"))
     place.prepare()
     for table in all_tables(None):
-        place.run(lambda session, table=table: table.create(session.connection()))
+        place.run(partial(_create, table))
     place.execute(MADE)
     for statement in statements():
         if statement.strip().startswith("GRANT"):

@@ -347,7 +347,8 @@ def test_a_handler_whose_annotations_contradict_its_places_is_refused() -> None:
 
     async def of_asyncio(session: AsyncSession, payload: Payment) -> None: ...
 
-    for handler in (turned_round, context_first):
+    handlers: list[Any] = [turned_round, context_first]
+    for handler in handlers:
         for batch in (False, True):
             with pytest.raises(
                 TypeError, match=f"{handler.__name__} gets the payload as its first.*: change their places"
@@ -356,7 +357,7 @@ def test_a_handler_whose_annotations_contradict_its_places_is_refused() -> None:
         with pytest.raises(TypeError, match="change their places"):
             Inbox("ledger", order="contiguous").transaction(sessionmaker())(handler)
     with pytest.raises(TypeError, match="change their places"):
-        billing.transaction(async_sessionmaker())(of_asyncio)
+        billing.transaction(async_sessionmaker())(of_asyncio)  # type: ignore[arg-type]  # a type checker sees it, too
 
 
 def test_whatever_may_be_a_session_is_one() -> None:
@@ -370,5 +371,6 @@ def test_whatever_may_be_a_session_is_one() -> None:
 
     def unreadable(payload: Any, session: "NotHere") -> None: ...  # type: ignore[name-defined]  # noqa: F821  # that is the case
 
-    for handler in (own, either, anything, unreadable, lambda payload, session: None):
+    handlers: list[Any] = [own, either, anything, unreadable, lambda payload, session: None]
+    for handler in handlers:
         billing.transaction(sessionmaker())(handler)
