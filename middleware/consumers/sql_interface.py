@@ -25,7 +25,7 @@ from oncegate.middleware.consumers.transactional import (
 from oncegate.middleware.outcome.errors import NotProcessed, NotRetryable, OutcomeUnknown, Parked, reduced
 from oncegate.middleware.outcome.raised import kind_and_text
 from oncegate.middleware.outcome.results import JSON_CODEC, bounded, dumped, error_form
-from oncegate.middleware.rules.arguments import check_watch, is_async
+from oncegate.middleware.rules.arguments import annotations_of, check_watch, excludes, is_async
 from oncegate.middleware.rules.digests import Digests, Secrets, given_digests
 from oncegate.middleware.rules.errors import KeyInvalid
 from oncegate.middleware.rules.key import MAX_KEY_CHARACTERS, RECORD_ID, KeyText, key_line, key_text, record_id
@@ -63,6 +63,7 @@ __all__ = [
     "SubscriptionSettings",
     "Watch",
     "aggregate_digest",
+    "annotations_of",
     "bounded",
     "check_names",
     "check_watch",
@@ -71,6 +72,7 @@ __all__ = [
     "delivery_fingerprint",
     "dumped",
     "error_form",
+    "excludes",
     "executing",
     "given_digests",
     "given_seconds",

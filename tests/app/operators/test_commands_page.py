@@ -305,3 +305,21 @@ async def test_with_a_port_of_the_operators_commands_stay_where_callers_are(redi
         location = (await there.submit()).headers["location"]
         assert (await there.status(location))["status"] == "accepted"
         assert (await there.client.get("/_oncegate/metrics")).status_code == 404
+
+
+async def test_guesses_at_an_operators_token_are_counted_and_logged_as_at_records(
+    redis_server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(redis_server) as submitted:
+        location = (await submitted.submit()).headers["location"]
+        for credential in ("Bearer a-guess", "bearer another", "Basic a-guess", None):
+            headers = {} if credential is None else {"authorization": credential}
+            assert (await submitted.client.get(location, headers=headers)).status_code == 404
+        for token in (ALICE["authorization"], f"Bearer {TOKEN}"):
+            await submitted.status(location, authorization=token)
+        operator = {"authorization": f"Bearer {TOKEN}"}
+        shown = (await submitted.client.get("/_oncegate/metrics", headers=operator)).text
+        assert "oncegate_logins_refused_total 2.0" in shown, "those that carry a bearer token, and show nothing by it"
+    lines = [record.getMessage() for record in caplog.records if record.name == "oncegate.operators"]
+    assert lines == ["a log-in of an operator was refused: wrong or no token, from 127.0.0.1"] * 2
+    assert "guess" not in caplog.text

@@ -110,7 +110,7 @@ async def test_what_is_wrong_is_refused_and_named() -> None:
         for path, body, detail in (
             ("?state=absurd", None, "state: Input should be 'in-flight', 'succeeded', 'failed' or 'unknown'"),
             ("find", b"{", "the body is no JSON"),
-            ("find", b"{}", "key: Field required"),
+            ("find", b"{}", "give a key, or the header lines of a caller: who sends none is no caller in particular"),
             (f"{'a' * 20}:{'b' * 20}/resolve", b'{"as":"failed","headers":[["x"]]}', "headers.0.1: Field required"),
         ):
             method = "GET" if body is None else "POST"

@@ -331,3 +331,41 @@ def test_a_time_out_after_commit_is_unknown(place: Place) -> None:
             break
     assert (begun.action, begun.reason) == (Action.REDELIVER, "ran into attempt_timeout")
     assert place.effects() == ["a"]
+
+
+def test_a_handler_whose_annotations_contradict_its_places_is_refused() -> None:
+    class Payment: ...
+
+    def turned_round(session: Session, payload: dict[str, Any]) -> None: ...
+
+    def context_first(payload: dict[str, Any], context: Payment, session: Session) -> None: ...
+
+    async def of_asyncio(session: AsyncSession, payload: Payment) -> None: ...
+
+    handlers: list[Any] = [turned_round, context_first]
+    for handler in handlers:
+        for batch in (False, True):
+            with pytest.raises(
+                TypeError, match=f"{handler.__name__} gets the payload as its first.*: change their places"
+            ):
+                billing.transaction(sessionmaker(), batch=batch)(handler)
+        with pytest.raises(TypeError, match="change their places"):
+            Inbox("ledger", order="contiguous").transaction(sessionmaker())(handler)
+    with pytest.raises(TypeError, match="change their places"):
+        billing.transaction(async_sessionmaker())(of_asyncio)  # type: ignore[arg-type]  # a type checker sees it, too
+
+
+def test_whatever_may_be_a_session_is_one() -> None:
+    class Own(Session): ...
+
+    def own(payload: Any, session: Own) -> None: ...
+
+    def either(payload: Any, session: "Session | AsyncSession") -> None: ...
+
+    def anything(payload: Any, session: object) -> None: ...
+
+    def unreadable(payload: Any, session: "NotHere") -> None: ...  # type: ignore[name-defined]  # noqa: F821  # that is the case
+
+    handlers: list[Any] = [own, either, anything, unreadable, lambda payload, session: None]
+    for handler in handlers:
+        billing.transaction(sessionmaker())(handler)

@@ -33,7 +33,7 @@ from oncegate.middleware.consumers.sql_interface import (
     kind_and_text,
     set_takes_late,
 )
-from oncegate.sql.database.errors import KeyReused, SequenceEarly, SequenceForked, SequenceInvalid
+from oncegate.sql.database.errors import KeyReused, SequenceEarly, SequenceForked, SequenceInvalid, reason_of
 from oncegate.sql.handlers.handler import (
     Await,
     Handler,
@@ -145,7 +145,7 @@ class OrderedHandler:
                 pass
             self._record(aggregate, wait)
         except Exception as error:  # noqa: BLE001  # whatever it is, it is no outcome of the delivery that was committed before it
-            log.warning("parked messages wait on: %s: %s", type(error).__name__, str(error).partition("\n")[0])
+            log.warning("parked messages wait on: %s: %s", type(error).__name__, reason_of(error))
         return ran
 
     def _record(self, aggregate: bytes | None, wait: Await) -> None:
