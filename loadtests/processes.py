@@ -18,6 +18,7 @@ from typing import Self
 import redis
 
 from loadtests import machine
+from testing.fetching import NotFetchedError, fetched
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
@@ -269,7 +270,7 @@ def wrk() -> str:
 
 def tool(name: str) -> str:
     """The folder, or the path, that ``scripts/NAME`` prints. Raises `BenchError` where it can't be had."""
-    found = subprocess.run([str(ROOT / "scripts" / name)], stdout=subprocess.PIPE, text=True)
-    if found.returncode:
-        raise BenchError(f"{name} can't be had: apt-get install {name}")
-    return found.stdout.strip()
+    try:
+        return fetched(name)
+    except NotFetchedError as error:
+        raise BenchError(str(error)) from None

@@ -21,6 +21,7 @@ from signal import SIGKILL
 from typing import Any
 
 from testing.command_line import ENVIRONMENT
+from testing.fetching import fetched
 from testing.servers import bound, free_port
 from testing.wheelhouse import copy_checkout, pack_wheels
 
@@ -122,6 +123,7 @@ def _stranger(folder: Path, ports: dict[str, str]) -> dict[str, str]:
 @contextmanager
 def _shell(folder: Path, environment: dict[str, str]) -> Iterator["subprocess.Popen[str]"]:
     """A shell in ``folder``; curl shows no progress in it, as on a terminal that shows a response."""
+    fetched("curl")
     shell = subprocess.Popen(
         bound("bash", "--norc"),
         stdin=subprocess.PIPE,

@@ -11,7 +11,8 @@ from typing import Any
 
 import psycopg
 
-from testing.servers import SCRIPTS, Server
+from testing.fetching import fetched
+from testing.servers import Server
 
 _ENDS_WITHIN = 20.0
 _NOBODY = 65534
@@ -40,7 +41,7 @@ class PostgreSQLServer(Server):
         if os.getuid() == 0:
             os.chown(self._folder, _NOBODY, _NOBODY)
             self._as = {"user": _NOBODY, "group": _NOBODY, "extra_groups": []}
-        self._binaries = self._readable(subprocess.check_output([SCRIPTS / "postgresql"], text=True).strip())
+        self._binaries = self._readable(fetched("postgresql"))
         self._numbers = count(1)
         self._run("initdb", "-D", "data", "-N", "-A", "trust", "-U", "postgres", "--locale=C", "-E", "UTF8")
         with (self._folder / "data/postgresql.conf").open("a") as conf:

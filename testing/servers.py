@@ -20,8 +20,8 @@ from typing import Any, Self
 import redis
 import trustme
 
-SCRIPTS = Path(__file__).parent.parent / "scripts"
-"""Those among them that print where a server is, fetched where there is none."""
+from testing.fetching import fetched
+
 READY_WITHIN = 60.0
 """Seconds for a server to answer; generous, since a busy machine starts processes slowly."""
 
@@ -158,8 +158,7 @@ class FetchedServer(Server):
     script: str
 
     def __init__(self) -> None:
-        folder = subprocess.check_output([SCRIPTS / self.script], text=True).strip()
-        self._binary = str(Path(folder) / self.binary)
+        self._binary = str(Path(fetched(self.script)) / self.binary)
         super().__init__(self.script)
 
     def greeting(self, connection: socket.socket) -> bool:
@@ -189,11 +188,8 @@ class RedisServer(Server):
         config: dict[str, str] | None = None,
         authority: trustme.CA | None = None,
     ) -> None:
-        binary = shutil.which("redis-server")
-        if binary is None:
-            raise RuntimeError("these tests need redis-server 7 or newer on the PATH (apt install redis-server)")
+        self._binary = str(Path(fetched("redis")) / "redis-server")
         super().__init__("redis")
-        self._binary = binary
         self._kind = kind
         self._clients: list[redis.Redis] = []
         self._config = {

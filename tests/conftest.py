@@ -2,11 +2,14 @@
 
 import gc
 import importlib.util
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import hypothesis
 import pytest
 
+from testing import fetching
 from testing.brokers import RabbitServer
 from testing.groups import ClusterGroup, SentinelGroup
 from testing.servers import RedisServer
@@ -49,9 +52,21 @@ What servers that belong together add is who is sent a command; what it does is 
 """
 COMPILED_ONCE = {("store", "redis"), ("cache", "redis")}
 """The same for the compiled build: what a cache answers is taken in the same compiled code, whatever it is an answer to."""
+FAST = ("tests/cache", "tests/middleware", "tests/app", "tests/test_names.py", "tests/test_added_headers.py")
+"""What ``--fast`` runs: of these the files that start no process, but for the one Redis server that they all share.
+
+The law, admission, the gateway's fast path and what it answers retries with are all in it. Left out are, of the same rooms, the
+command line, what several processes do at once, kills, and what several Redis servers do together.
+"""
+_STARTING = (
+    r"subprocess|multiprocessing|testing\.(?:brokers|command_line|gateway|groups|postgresql|template|wheelhouse)"
+)
+_OF_PROCESSES = re.compile(rf"^(?:import|from) (?:{_STARTING})\b", re.M)
+"""The import of a file that starts them."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--fast", action="store_true", help="run what starts no process but Redis: two minutes")
     parser.addoption("--long", action="store_true", help="also run what is marked as long: minutes more")
     parser.addoption(
         "--compiled", action="store_true", help="the tests are of the compiled build, which is on PYTHONPATH"
@@ -59,12 +74,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Tests must not pass for a build that they have not seen."""
+    """Tests must not pass for a build that they have not seen; the fast ones must not need what is fetched."""
+    if config.getoption("--fast"):
+        fetching.allowed = frozenset({"redis"})
     spec = importlib.util.find_spec("oncegate.middleware.admission.admission")
     there = spec.origin if spec is not None else None
     if (there or "").endswith(".so") is not config.getoption("--compiled"):
         wanted = "the compiled build, by --compiled" if config.getoption("--compiled") else "the source"
         raise pytest.UsageError(f"the tests are to be of {wanted}, and would be of {there}: see PYTHONPATH")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With ``--fast`` a file, or a folder, that has no part in it is not even imported. None: as pytest decides."""
+    if not config.getoption("--fast"):
+        return None
+    name = collection_path.relative_to(config.rootpath).as_posix()
+    if collection_path.is_dir():
+        return not any(f"{part}/".startswith(f"{name}/") or f"{name}/".startswith(f"{part}/") for part in FAST) or None
+    is_in = any(f"{name}/".startswith(f"{part}/") for part in FAST)
+    return not is_in or bool(_OF_PROCESSES.search(collection_path.read_text("utf-8"))) or None
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at the groups
@@ -73,7 +101,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = {"interpreted": "looks into what is compiled"} if compiled else {"compiled": "needs --compiled"}
     if not config.getoption("--long"):
         left_out["long"] = "needs --long"
-    _leave_out(config, items, GROUPS | COMPILED_ONCE if compiled else GROUPS)
+    _leave_out(config, items, GROUPS | COMPILED_ONCE if compiled else GROUPS, all_of=config.getoption("--fast"))
     turn = {name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: turn.get(item.nodeid.partition("::")[0], len(turn)))  # stable: the others as they were
     for item in items:
@@ -84,15 +112,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip(reason=reason))
 
 
-def _leave_out(config: pytest.Config, items: list[pytest.Item], once: set[tuple[str, str]]) -> None:
-    """Leave out all but the first of each test that have a case of ``once``."""
+def _leave_out(config: pytest.Config, items: list[pytest.Item], once: set[tuple[str, str]], *, all_of: bool) -> None:
+    """Leave out all but the first of each test that have a case of ``once``; the first, too, if ``all_of`` them."""
     kept: list[pytest.Item] = []
     left_out: list[pytest.Item] = []
     seen: set[tuple[str, str, str]] = set()
     for item in items:
         parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
         cases = {(item.nodeid.partition("[")[0], name, case) for name, case in once if parameters.get(name) == case}
-        (left_out if cases & seen else kept).append(item)
+        (left_out if cases & seen or (cases and all_of) else kept).append(item)
         seen |= cases
     items[:] = kept
     config.hook.pytest_deselected(items=left_out)

@@ -5,7 +5,6 @@ Rules of docs/contract.md: R10.3.
 
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from testing.command_line import running
+from testing.fetching import fetched
 from testing.pages import BLOCK, normal
 
 ROOT = Path(__file__).parents[2]
@@ -33,8 +33,7 @@ def anchors(page: str) -> set[str]:
 
 
 def test_the_transcripts_of_the_readme_are_true() -> None:
-    curl = shutil.which("curl")
-    assert curl, "the transcripts are curl's: apt-get install curl"
+    curl = fetched("curl")
     transcripts = blocks("console")
     assert len(transcripts) >= 3
     with running("demo", "--port", "0") as demo:

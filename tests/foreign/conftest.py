@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
+from testing.fetching import NotFetchedError, fetched
 from testing.gateway import DEADLINE, Gateway
 from testing.ledger import Ledger
 from tests.system.conftest import Start, starting
@@ -28,12 +29,12 @@ ROUTES: list[dict[str, Any]] = [
 """The paths are those of a service whose SDKs come."""
 
 
-def fetched(script: str) -> str:
+def fetched_or_skipped(script: str) -> str:
     """What ``scripts/SCRIPT`` prints: where it is. Skips the test where it is not to be had."""
-    done = subprocess.run([ROOT / "scripts" / script], capture_output=True, text=True)
-    if done.returncode:
-        pytest.skip(done.stderr.strip().splitlines()[-1])
-    return done.stdout.strip()
+    try:
+        return fetched(script)
+    except NotFetchedError as error:
+        pytest.skip(str(error))
 
 
 def decided(gateway: Gateway, decision: str) -> int:
@@ -78,7 +79,7 @@ class Node:
 
 @pytest.fixture(scope="session")
 def node() -> Node:
-    return Node(fetched("node-clients"))
+    return Node(fetched_or_skipped("node-clients"))
 
 
 @pytest.fixture(scope="module")

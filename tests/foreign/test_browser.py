@@ -23,7 +23,7 @@ from testing.gateway import DEADLINE, Gateway
 from testing.ledger import Ledger, Reply
 from testing.servers import RedisServer, bound
 from testing.waiting import wait_until
-from tests.foreign.conftest import HERE, fetched
+from tests.foreign.conftest import HERE, fetched_or_skipped
 from tests.system.conftest import Start
 
 FLAGS = [
@@ -104,7 +104,7 @@ class Site:
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
-    with Site(fetched("chromium")) as serving:
+    with Site(fetched_or_skipped("chromium")) as serving:
         yield serving
 
 

@@ -16,7 +16,7 @@ from testing.ledger import Ledger, Reply
 from testing.pages import BLOCK
 from testing.proxy import BreakingProxy
 from testing.waiting import wait_until
-from tests.foreign.conftest import ROOT, decided, fetched
+from tests.foreign.conftest import ROOT, decided, fetched_or_skipped
 
 FILE = re.compile(r"// ([\w.]+)\n")
 BLOCKS = {
@@ -55,7 +55,7 @@ def command(language: str, folder: Path) -> list[str | Path]:
         program.write_text(IN_NODE.format(folder=folder))
         return [installed("node"), program]
     if language == "java":
-        java = fetched("java")
+        java = fetched_or_skipped("java")
         compile_it: list[str | Path] = [
             java,
             "-m",

@@ -11,16 +11,17 @@ from pathlib import Path
 import pytest
 
 from testing.caller import fresh_key
+from testing.fetching import fetched
 from testing.gateway import DEADLINE, Gateway
 from testing.ledger import Ledger
-from tests.foreign.conftest import HERE, fetched
+from tests.foreign.conftest import HERE, fetched_or_skipped
 
 SIZES = (0, 1024, 1024 * 1024)
 
 
 def test_javas_client_is_served(gateway: Gateway, ledger: Ledger) -> None:
     done = subprocess.run(
-        [fetched("java"), "-XX:TieredStopAtLevel=1", HERE / "Client.java", f"{gateway.url}/payments"],
+        [fetched_or_skipped("java"), "-XX:TieredStopAtLevel=1", HERE / "Client.java", f"{gateway.url}/payments"],
         capture_output=True,
         text=True,
         timeout=DEADLINE,
@@ -41,7 +42,15 @@ def test_javas_client_is_served(gateway: Gateway, ledger: Ledger) -> None:
 def test_curl_is_served(gateway: Gateway, ledger: Ledger, tmp_path: Path, size: int) -> None:
     key = fresh_key()
     (tmp_path / "body").write_bytes(b"a" * size)
-    command = ["curl", "--silent", "--http2", "--data-binary", f"@{tmp_path}/body", "-H", f"Idempotency-Key: {key}"]
+    command = [
+        fetched("curl"),
+        "--silent",
+        "--http2",
+        "--data-binary",
+        f"@{tmp_path}/body",
+        "-H",
+        f"Idempotency-Key: {key}",
+    ]
     shown = ["--write-out", "\n%{http_code} %{http_version} %header{idempotent-replayed}\n"]
     twice = [f"{gateway.url}/payments"] * 2  # over one connection
     done = subprocess.run([*command, *shown, *twice], capture_output=True, text=True, timeout=DEADLINE)

@@ -13,17 +13,19 @@ import pytest
 
 from oncegate.prometheus.families import FROM_THE_START
 from testing.caller import Caller, fresh_key, slug, until_answer
+from testing.fetching import fetched
 from testing.gateway import Gateway
 from testing.ledger import Ledger, Reply
-from testing.servers import SCRIPTS, RedisServer
+from testing.servers import RedisServer
 from testing.waiting import until
 from tests.system.conftest import Start
 from tests.system.prometheus import ALERTS, OF_CONSUMERS, OF_DATABASES, RULES, Prometheus
 
 
 def test_the_shipped_rules_are_rules() -> None:
-    folder = subprocess.run([SCRIPTS / "prometheus"], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
-    done = subprocess.run([f"{folder}/promtool", "check", "rules", RULES], capture_output=True, text=True)
+    done = subprocess.run(
+        [f"{fetched('prometheus')}/promtool", "check", "rules", RULES], capture_output=True, text=True
+    )
     assert (done.returncode, f"{len(ALERTS)} rules found" in done.stdout) == (0, True), done.stdout + done.stderr
 
 

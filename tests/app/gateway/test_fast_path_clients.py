@@ -92,5 +92,6 @@ async def test_a_client_that_left_is_no_reason_to_go_on_with_what_passes_through
         async with talking(port) as leaving:
             leaving.writer.write(request("GET"))
             await upstream.received(2)
-            leaving.leave()
-        await upstream.gone()
+            leaving.reset()
+        async with asyncio.timeout(25):  # the upstream itself has 30 seconds for its response
+            await upstream.gone()
