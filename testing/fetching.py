@@ -30,7 +30,7 @@ def fetched(name: str) -> str:
     # The time limit of the test that asks first (pytest-timeout's) stands still: a slow network is no fault of its.
     limit = signal.setitimer(signal.ITIMER_REAL, 0)
     try:
-        command = ["flock", lock, ROOT / "scripts" / name]
+        command = ["flock", str(lock), str(ROOT / "scripts" / name)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=WITHIN)
     finally:
         signal.setitimer(signal.ITIMER_REAL, *limit)

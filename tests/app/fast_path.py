@@ -15,7 +15,7 @@ from oncegate.app.gateway.gateway import Gateway
 from oncegate.app.upstream.forward import Forwarder
 from oncegate.middleware.admission.attempt import InFlight
 from oncegate.middleware.http.door import HttpDoor
-from oncegate.middleware.http.middleware import IdempotencyMiddleware
+from testing.inside import middleware_of, without_fast_path
 from testing.served import served
 from testing.upstreams import PATIENCE, Behaviour, Peer, Request
 
@@ -134,7 +134,7 @@ async def gateway_at(
     settings = {"namespace": uuid4().hex, "upstream_keepalive": 600, "cache_timeout": 10, **settings}
     async with served(upstream, cache=cache, **settings) as (client, gateway):
         if not fast_path:
-            gateway._fast_path = gateway.direct = None
+            without_fast_path(gateway)
         port = client.base_url.port
         assert port is not None
         async with talking(port) as talk:
@@ -142,13 +142,13 @@ async def gateway_at(
 
 
 def fast_path_of(gateway: Gateway) -> FastPath:
-    assert gateway._fast_path is not None
-    return gateway._fast_path
+    fast_path = gateway._fast_path
+    assert fast_path is not None
+    return fast_path
 
 
 def door_of(gateway: Gateway) -> HttpDoor:
-    assert isinstance(gateway._forward, IdempotencyMiddleware)
-    return gateway._forward.door
+    return middleware_of(gateway).door
 
 
 def forwarder_of(gateway: Gateway) -> Forwarder:

@@ -5,7 +5,9 @@ import contextlib
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
-from oncegate.cache.redis.connection.pipe import Bounds
+from oncegate.cache.memory.expiry import ExpiringBytes
+from oncegate.cache.memory.store import MemoryCache
+from oncegate.cache.redis.connection.pipe import Bounds, PipelinedConnection
 from oncegate.cache.redis.connection.server import OneServer, Session
 from oncegate.cache.redis.connection.withdrawal import Withdrawals
 from oncegate.cache.redis.store import RedisCache
@@ -42,5 +44,21 @@ def timed(cache: RedisCache, seconds: float = 0.3) -> Iterator[None]:
 
 def withdrawals_of(cache: RedisCache) -> Withdrawals:
     """What a cache on one server has still to withdraw."""
-    assert isinstance(cache.client._topology, OneServer)
-    return cache.client._topology.withdrawals
+    topology = cache.client._topology
+    assert isinstance(topology, OneServer)
+    return topology.withdrawals
+
+
+def entries_of(cache: MemoryCache) -> ExpiringBytes:
+    """The bytes of its records, by key."""
+    return cache._entries
+
+
+def set_bounds(pipeline: PipelinedConnection, bounds: Bounds) -> None:
+    """Let no more than ``bounds`` wait for its replies, from now on."""
+    pipeline._bounds = bounds
+
+
+def is_withdrawing(session: Session) -> bool:
+    """Whether a task withdraws what nobody waits for any more."""
+    return session._withdrawing is not None

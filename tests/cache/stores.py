@@ -13,6 +13,7 @@ from oncegate.cache.redis.store import RedisCache
 from oncegate.testing.store import SLACK_MS as SLACK_MS
 from testing.groups import ClusterGroup, SentinelGroup
 from testing.servers import RedisServer
+from tests.cache.inside import entries_of
 
 
 class Store(testing.Store, Protocol):
@@ -40,16 +41,16 @@ class MemoryStore:
         self.now = round(self.now * 1000 + milliseconds) / 1000
 
     def leave(self, milliseconds: int) -> None:
-        entry = self.cache._entries.get(self.key, int(self.now * 1000))
+        entry = entries_of(self.cache).get(self.key, int(self.now * 1000))
         assert entry is not None
         self.pass_time(entry.expires_ms - int(self.now * 1000) - milliseconds)
 
     def plant(self, data: bytes, ttl_ms: int | None) -> None:
         if ttl_ms is not None:
-            self.cache._entries.put(self.key, data, int(self.now * 1000) + ttl_ms)
+            entries_of(self.cache).put(self.key, data, int(self.now * 1000) + ttl_ms)
 
     def raw(self) -> bytes | None:
-        entry = self.cache._entries.get(self.key, int(self.now * 1000))
+        entry = entries_of(self.cache).get(self.key, int(self.now * 1000))
         return None if entry is None else entry.data
 
 

@@ -110,11 +110,12 @@ async def test_a_time_that_is_shortened_again_and_again_leaves_nothing_stale_beh
     entries = ExpiringBytes()
     for round_ in range(10_000):
         entries.put("k", b"x", 86_400_000 if round_ % 2 else 60_000)
-    assert len(entries._seconds) == 2
+    seconds, filed = entries._seconds, entries._filed
+    assert len(seconds) == 2
     assert len(entries._by_second) == 1
     assert entries.size == OVERHEAD_BYTES + 2
     assert entries.sweep(90_000_000) == 1
-    assert (entries.size, len(entries), len(entries._seconds), len(entries._filed)) == (0, 0, 0, 0)
+    assert (entries.size, len(entries), len(seconds), len(filed)) == (0, 0, 0, 0)
 
 
 async def test_size_counts_keys_and_records_and_comes_back_to_zero() -> None:

@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from oncegate.client import AsyncIdempotentTransport, IdempotentTransport, RetryBudget
+from testing.inside import middleware_of
 from testing.served import served
 from testing.servers import free_port
 from testing.upstreams import OK, Behaviour, Peer, Upstream, answering, closing_after, hanging, resetting_after
@@ -346,7 +347,7 @@ async def test_through_a_gateway_a_broken_answer_and_a_wait_end_in_one_result(se
             if observation.decision == "in-flight":
                 refused.set()
 
-        gateway._forward.door.observe = watch  # type: ignore[attr-defined]  # the test's own
+        middleware_of(gateway).door.observe = watch
         rules = {"budget": RetryBudget(attempts=50, seconds=60, pause=0.05)}
         options = {"timeout": httpx.Timeout(20, read=0.5)}
         call = asyncio.ensure_future(send(f"{client.base_url}/pay", content=b"1", client=options, rules=rules))

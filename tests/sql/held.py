@@ -5,7 +5,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from oncegate.sql import Inbox
+from oncegate.sql import Inbox, Relay
 from testing.waiting import wait_until
 from tests.sql.places import Outcome, Place
 
@@ -69,3 +69,14 @@ def deliver_at_once(place: Place, one: Inbox, other: Inbox, pool: Pool) -> None:
     assert (second.result().first, second.result().result) == (False, 7)
     assert first.outcome.result().first
     assert place.effects() == ["a"]
+
+
+def source_of(relay: Relay) -> Any:
+    """What it reads its messages from."""
+    return relay._source
+
+
+async def swept(inbox: Inbox) -> None:
+    """Does once what `Inbox.following` does again and again."""
+    for sweep in inbox._sweeps:
+        await sweep()

@@ -17,6 +17,7 @@ from oncegate.app.gateway.gateway import Gateway
 from oncegate.cache.redis.store import RedisCache
 from oncegate.cache.redis.streams.append import Numbering, append_entry
 from oncegate.cache.redis.streams.stream import Command, numbers_key, stream_key
+from testing.inside import without_fast_path
 from testing.served import served
 from testing.servers import RedisServer
 from testing.upstreams import Upstream, answering
@@ -79,7 +80,7 @@ async def opened(server: RedisServer, fast_path: bool, **settings: Any) -> Async
         served(upstream.url, cache=server.url, **given) as (client, gateway),
     ):
         if not fast_path:
-            gateway._fast_path = gateway.direct = None
+            without_fast_path(gateway)
         yield Door(client, gateway, server, given["namespace"])
 
 

@@ -9,6 +9,7 @@ import socket
 import pytest
 
 from oncegate.app.gateway.gateway import Gateway
+from testing.inside import attempts_of, middleware_of
 from testing.upstreams import Peer, Upstream, answering
 from testing.waiting import until
 from tests.app.fast_path import CREATED, Talk, gateway_at, keyed, talking
@@ -21,7 +22,7 @@ LARGE = b"HTTP/1.1 200 OK\r\ncontent-length: 20000000\r\n\r\n"
 
 async def until_held(gateway: Gateway, least: int, most: int) -> None:
     """Wait until the gateway counts so many bytes, as its metrics say it too."""
-    buffered = gateway._forward.door.buffered  # type: ignore[attr-defined]  # the middleware's
+    buffered = middleware_of(gateway).door.buffered
     await until(lambda: least <= buffered.bytes <= most, f"{least} to {most} bytes are held")
 
 
@@ -109,10 +110,11 @@ async def test_readers_that_take_nothing_hold_no_slot() -> None:
             readers.append(Talk(*await asyncio.open_connection(sock=client, limit=4096)))
             readers[-1].read_nothing()
             readers[-1].writer.write(keyed(path="/large"))
-            in_flight = gateway._forward.admissions.in_flight  # type: ignore[attr-defined]  # the middleware's
-            await until(lambda: len(in_flight._attempts) == len(readers) and not in_flight.slots.taken, "a free slot")  # noqa: B023 - at once
+            in_flight = middleware_of(gateway).admissions.in_flight
+            attempts, slots = attempts_of(in_flight), in_flight.slots
+            await until(lambda: len(attempts) == len(readers) and not slots.taken, "a free slot")  # noqa: B023 - at once
         assert b"HTTP/1.1 201 " in await honest.exchange(keyed())
         for each in readers:
             each.leave()
-        await until(lambda: not in_flight._attempts and not in_flight._freed, "the attempts' end")
+        await until(lambda: not attempts_of(in_flight) and not in_flight._freed, "the attempts' end")
         assert in_flight.slots.taken == 0

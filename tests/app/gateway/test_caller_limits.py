@@ -5,6 +5,7 @@ Rules of docs/contract.md: R4.34.
 
 import asyncio
 
+from testing.inside import middleware_of
 from testing.upstreams import Peer, Upstream
 from testing.waiting import until
 from tests.app.fast_path import CREATED, Talk, gateway_at, keyed, talking
@@ -46,7 +47,7 @@ async def test_a_thousand_aborted_slow_requests_of_one_caller_leave_the_others_a
             await asyncio.gather(*[abuse(number) for number in range(start, start + 50)])
             assert b"HTTP/1.1 201 " in await honest.exchange(keyed(authorization="Bearer alice"))
         assert refused == STORM - MOST
-        slots = gateway._forward.admissions.in_flight.slots  # type: ignore[attr-defined]  # the middleware's
+        slots = middleware_of(gateway).admissions.in_flight.slots
         assert slots.taken == MOST
         go.set()
         await until(lambda: not slots.taken, "all have ended")

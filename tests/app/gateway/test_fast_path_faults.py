@@ -23,6 +23,7 @@ from oncegate.cache.redis.store import RedisCache
 from oncegate.middleware.admission.observe import Watch
 from oncegate.middleware.outcome.errors import OutcomeUnknown
 from oncegate.middleware.rules.policy import Policies
+from testing.inside import attempts_of, in_use, redis_cache_of, watched_by
 from testing.records import take_over
 from testing.servers import RedisServer
 from testing.upstreams import PATIENCE, Upstream, answering
@@ -40,6 +41,7 @@ from tests.app.fast_path import (
     request,
     talking,
 )
+from tests.cache.inside import set_bounds
 
 # What goes by the fast path is to stay there until the test says otherwise.
 pytestmark = pytest.mark.usefixtures("unhurried")
@@ -87,9 +89,10 @@ async def test_an_owner_that_was_held_up_does_not_run_beside_its_successor(at: A
         ),
     ):
         await answered(talk, keyed())
-        assert isinstance(gateway._cache, RedisCache)
-        gateway._cache.client.timeout = PATIENCE  # the lease is short, and allows of no such patience from the start
-        known = set((await gateway._cache.scan(namespace)).keys)
+        redis_cache_of(
+            gateway
+        ).client.timeout = PATIENCE  # the lease is short, and allows of no such patience from the start
+        known = set((await redis_cache_of(gateway).scan(namespace)).keys)
         in_flight = in_flight_of(gateway)
         redis.pause()
         talk.writer.write(keyed())
@@ -132,11 +135,8 @@ async def test_an_error_of_our_own_leaves_nobody_waiting_and_holds_nothing(
         assert "LookupError" in caplog.text
         assert "a request failed" in caplog.text
         in_flight, pool = in_flight_of(gateway), forwarder_of(gateway).upstream
-        await until(
-            lambda: in_flight.slots.taken == len(in_flight._attempts) == len(pool._open) - pool.idle == 0, "all is free"
-        )
-        watches = forwarder_of(gateway)._watches
-        assert watches is None or not watches._set
+        await until(lambda: in_flight.slots.taken == len(attempts_of(in_flight)) == in_use(pool) == 0, "all is free")
+        assert watched_by(forwarder_of(gateway)) == 0
         async with talking(port) as other:
             again = await other.exchange(data)
         assert (b'"outcome-unknown"' if b"idempotency-key" in data else b" 201 ") in again
@@ -158,7 +158,7 @@ async def test_what_fails_while_it_is_sent_is_unknown_and_never_sent_again(
         assert gateway_failed(await talk.exchange(keyed("k")))["retryable"] is False
         monkeypatch.undo()
         in_flight = in_flight_of(gateway)
-        await until(lambda: in_flight.slots.taken == len(in_flight._attempts) == 0, "all is free")
+        await until(lambda: in_flight.slots.taken == len(attempts_of(in_flight)) == 0, "all is free")
         async with talking(port) as other:
             assert b'"outcome-unknown"' in await other.exchange(keyed("k"))
         assert upstream.arrivals == 2
@@ -261,10 +261,9 @@ async def test_a_redis_that_does_not_keep_up_takes_no_more_claims(at: At, redis:
     ):
         await talk.exchange(keyed("k"))
         others = [await stack.enter_async_context(talking(port)) for _ in range(4)]
-        assert isinstance(gateway._cache, RedisCache)
-        pipeline = gateway._cache.client.routes[asyncio.get_running_loop()].holder(b"").claims.pipeline  # type: ignore[union-attr]  # it is there by now
+        pipeline = redis_cache_of(gateway).client.routes[asyncio.get_running_loop()].holder(b"").claims.pipeline  # type: ignore[union-attr]  # it is there by now
         assert pipeline is not None
-        pipeline._bounds = Bounds(commands=2)
+        set_bounds(pipeline, Bounds(commands=2))
         redis.pause()
         exchanges = [asyncio.create_task(other.exchange(keyed())) for other in others]
         await until(lambda: sum(one.done() for one in exchanges) >= 2, "two are refused")

@@ -9,9 +9,10 @@ import pytest
 
 from oncegate.app.gateway.gateway import Gateway
 from oncegate.cache import store
+from testing.inside import attempts_of, in_use, pending, watched_by
 from testing.upstreams import Peer, Upstream
 from testing.waiting import until
-from tests.app.fast_path import CREATED, fast_path_of, gateway_at, in_flight_of, keyed, request, talking
+from tests.app.fast_path import CREATED, door_of, forwarder_of, gateway_at, in_flight_of, keyed, request, talking
 from tests.app.server.test_garbage import collected
 
 # What goes by the fast path is to stay there until the test says otherwise.
@@ -47,18 +48,16 @@ async def by_name(peer: Peer) -> None:
 
 def held(gateway: Gateway) -> dict[str, int]:
     """What is held for requests now, by its name."""
-    fast_path = fast_path_of(gateway)
-    in_flight, upstream = in_flight_of(gateway), fast_path._forwarder.upstream
-    watches = fast_path._forwarder._watches
+    in_flight, forwarder = in_flight_of(gateway), forwarder_of(gateway)
     return {
         "slots": in_flight.slots.taken,
-        "buffered": fast_path._door.buffered.bytes,
-        "attempts": len(in_flight._attempts),
+        "buffered": door_of(gateway).buffered.bytes,
+        "attempts": len(attempts_of(in_flight)),
         "background": len(in_flight.shared.background) + sum(task.get_loop().is_running() for task in store._tasks),
         "unsaved": len(in_flight.owed.by_key) + in_flight.owed._bytes,
-        "limits": sum(len(limits._set) for limits in in_flight.shared.limits._all.values()),
-        "watches": 0 if watches is None else len(watches._set),
-        "connections": len(upstream._open) - upstream.idle,
+        "limits": sum(pending(limits) for limits in in_flight.shared.limits._all.values()),
+        "watches": watched_by(forwarder),
+        "connections": in_use(forwarder.upstream),
     }
 
 

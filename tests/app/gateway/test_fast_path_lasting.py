@@ -7,9 +7,9 @@ from typing import Self
 
 import pytest
 
-from oncegate.cache.redis.store import RedisCache
+from testing.inside import redis_cache_of
 from testing.upstreams import PATIENCE, Peer, Upstream
-from tests.app.fast_path import CREATED, Slow, answered, fast_path_of, gateway_at, keyed, request, tasks_made
+from tests.app.fast_path import CREATED, Slow, answered, forwarder_of, gateway_at, keyed, request, tasks_made
 
 EARLY = 0.02
 """Seconds by which clocks and timers may be off."""
@@ -90,8 +90,7 @@ async def test_a_lease_is_renewed_for_as_long_as_it_lasts(redis_url: str) -> Non
     async with Upstream(slow := Slow()) as upstream:
         async with gateway_at(upstream.url, redis_url, cache_timeout=2, idempotency=rules) as (talk, gateway, port):
             await answered(talk, keyed())
-            assert isinstance(gateway._cache, RedisCache)
-            gateway._cache.client.timeout = PATIENCE  # the lease allows of no such patience from the start
+            redis_cache_of(gateway).client.timeout = PATIENCE  # the lease allows of no such patience from the start
             talk.writer.write(keyed("k", path="/slow"))
             await upstream.received(2)
             other = await asyncio.open_connection("127.0.0.1", port)
@@ -203,7 +202,7 @@ async def test_a_connection_that_breaks_is_told_of(data: bytes, first: bytes) ->
             assert b'"outcome-unknown"' in await reader.readuntil(b"}")
             writer.close()
         assert upstream.arrivals == 2 + again
-        assert fast_path_of(gateway)._forwarder.upstream.idle == again
+        assert forwarder_of(gateway).upstream.idle == again
 
 
 @EACH_KIND

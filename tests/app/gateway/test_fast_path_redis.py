@@ -9,13 +9,13 @@ import pytest
 
 from oncegate.app.gateway.gateway import Gateway
 from oncegate.cache.record import State
-from oncegate.cache.redis.store import RedisCache
 from oncegate.cache.transitions import Resolution, ResolveRequest
 from oncegate.middleware.admission.attempt import InFlight
+from testing.inside import attempts_of, cache_of, redis_cache_of
 from testing.servers import RedisServer
 from testing.upstreams import Upstream
 from testing.waiting import until
-from tests.app.fast_path import CREATED, Slow, Talk, answered, fast_path_of, gateway_at, in_flight_of, keyed, tasks_made
+from tests.app.fast_path import CREATED, Slow, Talk, answered, door_of, gateway_at, in_flight_of, keyed, tasks_made
 from tests.cache.inside import timed
 
 # What goes by the fast path is to stay there until the test says otherwise.
@@ -39,7 +39,7 @@ async def ready(
         assert b" 201 " in await talk.exchange(keyed("warm"))
         in_flight = in_flight_of(gateway)
         yield talk, gateway, in_flight, upstream, port
-        await until(lambda: in_flight.slots.taken == len(in_flight._attempts) == 0, "no slot is taken")
+        await until(lambda: in_flight.slots.taken == len(attempts_of(in_flight)) == 0, "no slot is taken")
 
 
 def kill_connections(redis: RedisServer) -> None:
@@ -51,9 +51,7 @@ def kill_connections(redis: RedisServer) -> None:
 
 def impatient(gateway: Gateway) -> AbstractContextManager[None]:
     """What the cache is asked within is given up on after `GIVEN_UP`; else a machine that stands still is waited for."""
-    cache = gateway._cache
-    assert isinstance(cache, RedisCache)
-    return timed(cache, GIVEN_UP)
+    return timed(redis_cache_of(gateway), GIVEN_UP)
 
 
 async def test_scripts_that_are_gone_are_loaded_again(redis: RedisServer) -> None:
@@ -156,7 +154,7 @@ async def test_a_claim_that_is_won_late_is_adopted_where_the_policy_is_to_run_an
             redis.resume()
         else:
             redis.resume()
-            await until(lambda: all(attempt.number for attempt in in_flight._attempts.values()), "it was adopted")
+            await until(lambda: all(attempt.number for attempt in attempts_of(in_flight).values()), "it was adopted")
             slow.go_on.set()
             first = await talk.answer()
         assert first.startswith(b"HTTP/1.1 201 ")
@@ -216,8 +214,8 @@ async def test_an_outcome_that_comes_behind_a_successor_is_refused(redis: RedisS
     async with ready(redis, slow := Slow()) as (talk, gateway, in_flight, upstream, port):
         talk.writer.write(SLOW)
         await upstream.received(2)
-        (attempt,) = in_flight._attempts.values()
-        done = await gateway._cache.resolve(attempt.key, ResolveRequest(State.FAILED, ttl_ms=60_000, force=True))
+        (attempt,) = attempts_of(in_flight).values()
+        done = await cache_of(gateway).resolve(attempt.key, ResolveRequest(State.FAILED, ttl_ms=60_000, force=True))
         assert done is Resolution.RESOLVED
         slow.answer = CREATED.replace(b"{}", b"[]")
         other_reader, other_writer = await asyncio.open_connection("127.0.0.1", port)
@@ -227,7 +225,7 @@ async def test_an_outcome_that_comes_behind_a_successor_is_refused(redis: RedisS
         assert b" 201 " in await talk.answer()  # its client has what the upstream said; the record is another's
         assert b" 201 " in await Talk(other_reader, other_writer).answer()
         other_writer.close()
-        found = await gateway._cache.get(attempt.key)
+        found = await cache_of(gateway).get(attempt.key)
         assert found is not None
         assert (found.record.state, found.record.attempt) == (State.SUCCEEDED, 2)
         assert found.record.token != attempt.claim.token
@@ -239,8 +237,7 @@ async def test_a_large_outcome_goes_over_a_connection_of_its_own(redis: RedisSer
     large = b"HTTP/1.1 200 OK\r\ncontent-length: 70000\r\n\r\n" + b"x" * 70_000
     async with ready(redis, slow := Slow(large)) as (talk, gateway, _, upstream, _):
         slow.go_on.set()
-        assert isinstance(gateway._cache, RedisCache)
-        session = gateway._cache.client.routes[asyncio.get_running_loop()].holder(b"")
+        session = redis_cache_of(gateway).client.routes[asyncio.get_running_loop()].holder(b"")
         assert session is not None
         assert session.bodies.pipeline is None
         assert (await talk.exchange(SLOW)).endswith(b"x" * 70_000)
@@ -254,7 +251,7 @@ async def test_a_large_outcome_goes_over_a_connection_of_its_own(redis: RedisSer
 
 async def test_a_record_that_cannot_be_read_is_told_of(redis: RedisServer) -> None:
     async with ready(redis, Slow()) as (talk, gateway, _, upstream, _):
-        (key,) = (await gateway._cache.scan(in_namespace(gateway))).keys
+        (key,) = (await cache_of(gateway).scan(in_namespace(gateway))).keys
         redis.command("SET", key, b"\xffnonsense", "PX", 60_000)
         with tasks_made() as made:
             answer = await talk.exchange(keyed("warm"))
@@ -265,4 +262,4 @@ async def test_a_record_that_cannot_be_read_is_told_of(redis: RedisServer) -> No
 
 
 def in_namespace(gateway: Gateway) -> str:
-    return fast_path_of(gateway)._door.namespace
+    return door_of(gateway).namespace

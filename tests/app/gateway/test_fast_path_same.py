@@ -11,6 +11,7 @@ import pytest
 
 from oncegate.app.gateway.gateway import Gateway
 from oncegate.cache.store import Cache
+from testing.inside import cache_of
 from testing.upstreams import Behaviour, Peer, Upstream
 from tests.app.fast_path import CREATED, Talk, by_path, ends, gateway_at, keyed, request, talking, tasks_made
 from tests.app.fast_path_cases import ANSWERS, ROUTES, RULES, each_way, plain
@@ -174,7 +175,7 @@ async def played(
     ):
         with tasks_made() as tasks:
             answers = [settled(answer) for answer in await play(talk, gateway, port, upstream)]
-        kept = await records(gateway._cache, namespace)
+        kept = await records(cache_of(gateway), namespace)
         async with talking(port) as operator:
             lines = (await operator.exchange(request("GET", "/_oncegate/metrics"))).decode().splitlines()
         kept += [line for line in lines if line.startswith("oncegate_") and not _SIZED.search(line)]

@@ -8,6 +8,7 @@ import pytest
 
 from oncegate.cache.record import State
 from oncegate.cache.redis.store import RedisCache
+from testing.inside import redis_cache_of
 from testing.servers import RedisServer
 from testing.upstreams import PATIENCE, Upstream
 from testing.waiting import until
@@ -56,10 +57,9 @@ async def test_a_claim_of_the_fast_path_is_waited_for(redis: RedisServer, fault:
                 gateway_at(upstream.url, redis.url, namespace=namespace)
             )
             await talk.exchange(keyed())
-            assert isinstance(gateway._cache, RedisCache)
             in_flight = in_flight_of(gateway)
             redis.pause()
-            with timed(gateway._cache, 0.4):
+            with timed(redis_cache_of(gateway), 0.4):
                 async with talking(port) as leaving:
                     leaving.writer.write(SLOW)
                     await until(lambda: in_flight.slots.taken, "a claim is under way")

@@ -14,13 +14,13 @@ import pytest
 
 from oncegate.app.gateway.gateway import Gateway
 from oncegate.cache.redis.connection import pipe
-from oncegate.cache.redis.store import RedisCache
 from oncegate.cache.redis.streams.stream import stream_key
 from oncegate.middleware.rules import policy
+from testing.inside import attempts_of, redis_cache_of
 from testing.servers import RedisServer
 from testing.upstreams import Upstream, answering
 from testing.waiting import until
-from tests.app.fast_path import CREATED, Talk, answered, gateway_at, in_flight_of, keyed, tasks_made
+from tests.app.fast_path import CREATED, Talk, answered, fast_path_of, gateway_at, in_flight_of, keyed, tasks_made
 from tests.app.gateway.test_fast_path_same import settled
 from tests.cache.inside import session_of, timed
 
@@ -42,15 +42,14 @@ async def ready(redis: RedisServer, **settings: Any) -> AsyncIterator[tuple[Talk
     ):
         assert (await talk.exchange(keyed(path="/later"))).startswith(ACCEPTED)
         yield talk, gateway, lambda: int(redis.command("XLEN", stream))
-        if gateway._fast_path is not None:
+        if gateway.direct is not None:
             in_flight = in_flight_of(gateway)
-            await until(lambda: in_flight.slots.taken == len(in_flight._attempts) == 0, "no slot is taken")
+            await until(lambda: in_flight.slots.taken == len(attempts_of(in_flight)) == 0, "no slot is taken")
 
 
 def between(gateway: Gateway, event: Callable[[], None]) -> None:
     """Have ``event`` called when the next claim is won, before its entry is appended."""
-    fast_path = gateway._fast_path
-    assert fast_path is not None
+    fast_path = fast_path_of(gateway)
     submit = fast_path._submit
     assert submit is not None
 
@@ -104,8 +103,7 @@ async def test_one_that_lasts_is_accepted_once(redis: RedisServer, monkeypatch: 
 @pytest.mark.usefixtures("unhurried")
 async def test_one_that_redis_does_not_answer_may_be_sent_again(redis: RedisServer) -> None:
     async with ready(redis) as (talk, gateway, entries):
-        assert isinstance(gateway._cache, RedisCache)
-        with timed(gateway._cache, 0.3):
+        with timed(redis_cache_of(gateway), 0.3):
             between(gateway, redis.pause)
             refused = await talk.exchange(keyed("k", path="/later"))
         redis.resume()
@@ -134,8 +132,7 @@ async def test_a_connection_that_breaks_as_it_is_written_to_leaves_nobody_waitin
     redis: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with ready(redis) as (talk, gateway, entries):
-        cache = gateway._cache
-        assert isinstance(cache, RedisCache)
+        cache = redis_cache_of(gateway)
 
         def break_it() -> None:
             pipeline: Any = session_of(cache).claims.pipeline

@@ -50,6 +50,10 @@ async def stalled(port: int, data: bytes) -> Talk:
     return talk
 
 
+async def nothing_held(unread: Unread) -> None:
+    await until(lambda: not unread.bytes and not unread._readers, "nothing to be held")
+
+
 async def number(talk: Talk, name: bytes) -> int:
     page = await talk.exchange(b"GET /_oncegate/metrics HTTP/1.1\r\nhost: a\r\n\r\n")
     (line,) = [line for line in page.splitlines() if line.startswith(name + b" ")]
@@ -92,7 +96,7 @@ async def test_replays_for_readers_that_take_nothing_are_held_up_to_one_bound(fa
         assert len(answer) > SIZE, "who reads gets it, also where as much as may be is held"
         for each in readers:
             each.leave()
-        await until(lambda: not unread.bytes and not unread._readers, "nothing to be held")
+        await nothing_held(unread)
         assert await number(honest, b"oncegate_unread_bytes") == 0
 
 
@@ -107,7 +111,7 @@ async def test_attempts_whose_readers_take_nothing_are_finished_and_recorded() -
             assert len(answer) > SIZE
         for each in readers:
             each.leave()
-        await until(lambda: not unread.bytes and not unread._readers, "nothing to be held")
+        await nothing_held(unread)
 
 
 async def test_responses_past_the_cap_count_too() -> None:
@@ -126,7 +130,7 @@ async def test_responses_past_the_cap_count_too() -> None:
         assert b"HTTP/1.1 201 " in await honest.exchange(keyed())
         for each in readers:
             each.leave()
-        await until(lambda: not unread.bytes and not unread._readers, "nothing to be held")
+        await nothing_held(unread)
 
 
 async def test_pipelined_replays_count_as_well() -> None:

@@ -90,7 +90,12 @@ async def test_a_server_that_stops_waits_for_nobody_who_has_only_begun() -> None
         (connection,) = await begun()
         connection.shutdown()
         assert connection.transport.is_closing()
-        assert not server_connection._lingering
+        assert not lingering()
+
+
+def lingering() -> object:
+    """The connections that are closed, and wait for what their clients still send."""
+    return server_connection._lingering
 
 
 async def begun() -> list[InboundConnection]:
@@ -128,16 +133,16 @@ async def test_who_sends_nothing_more_is_waited_for_no_longer(monkeypatch: pytes
     async with serving(echo) as (reader, writer):
         writer.write(b"nonsense\r\n\r\n")
         assert (await reader.read()).startswith(b"HTTP/1.1 501 ")
-        await until(lambda: not server_connection._lingering)
+        await until(lambda: not lingering())
 
 
 async def test_the_end_of_a_client_ends_the_waiting_at_once() -> None:
     async with serving(echo) as (reader, writer):
         writer.write(b"nonsense\r\n\r\n")
         await reader.read()
-        assert server_connection._lingering
+        assert lingering()
         writer.close()
-        await until(lambda: not server_connection._lingering)
+        await until(lambda: not lingering())
 
 
 async def test_an_app_hears_that_its_request_is_refused_though_the_client_stays() -> None:

@@ -23,7 +23,7 @@ from oncegate.cache.redis.connection.withdrawal import Elsewhere
 from oncegate.cache.redis.store import RedisCache
 from testing.servers import RedisServer
 from testing.waiting import until
-from tests.cache.inside import cached, session_of, timed, withdrawals_of
+from tests.cache.inside import cached, is_withdrawing, session_of, timed, withdrawals_of
 from tests.cache.proxy import Proxy
 
 PRINT = b"p" * 16
@@ -199,7 +199,7 @@ async def test_withdrawals_outlast_an_outage() -> None:
 
 def settled(cache: RedisCache) -> bool:
     """Whether nothing is left to be withdrawn, nor on its way."""
-    return not len(withdrawals_of(cache)) and session_of(cache)._withdrawing is None
+    return not len(withdrawals_of(cache)) and not is_withdrawing(session_of(cache))
 
 
 def before_withdrawing(cache: RedisCache, meddle: Callable[[], object]) -> None:
@@ -271,6 +271,6 @@ def test_a_claim_left_behind_by_a_closed_loop_is_withdrawn_from_the_next() -> No
             await caches[0].close()
 
         asyncio.run(leave())
-        assert all(session._withdrawing is None for session in sessions)  # no task on a closed loop
+        assert not any(is_withdrawing(session) for session in sessions)  # no task on a closed loop
         asyncio.run(come_back())
         assert server.command("EXISTS", "k") == 0

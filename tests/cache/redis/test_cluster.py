@@ -21,7 +21,7 @@ from oncegate.cache.redis.url import Server
 from testing.groups import ClusterGroup, wait_until
 from testing.servers import RedisServer
 from testing.waiting import until
-from tests.cache.inside import timed
+from tests.cache.inside import set_bounds, timed
 from tests.cache.traffic import Books, claim, complete, contend, in_time, state, until_claimed, until_completed
 
 TIMEOUT = 0.5
@@ -165,12 +165,12 @@ async def test_asking_speaks_for_nobody_but_its_own_command(
     pipeline = node(cache, target).claims.pipeline
     assert pipeline is not None
     target.pause()
-    pipeline._bounds = Bounds(bytes=100)  # room for ASKING, not for the claim
+    set_bounds(pipeline, Bounds(bytes=100))  # room for ASKING, not for the claim
     deadline = asyncio.get_running_loop().time() + 20
     first = pipeline.send(pack(b"PING"), deadline)
     with pytest.raises(CacheUnavailable, match="does not keep up"):
         await claim(cache, one)
-    pipeline._bounds = Bounds()
+    set_bounds(pipeline, Bounds())
     next_one = pipeline.send(pack(b"SET", two.encode(), b"a claim"), deadline)
     target.resume()
     assert await first == b"PONG"
@@ -305,8 +305,9 @@ async def test_a_replica_takes_over_and_completions_land_on_it(hangs: bool) -> N
 
 
 def withdrawals(cache: RedisCache) -> list[Withdrawals]:
-    assert isinstance(cache.client._topology, Cluster)
-    return list(cache.client._topology.withdrawals.values())
+    topology = cache.client._topology
+    assert isinstance(topology, Cluster)
+    return list(topology.withdrawals.values())
 
 
 async def test_a_slot_that_nobody_serves_is_unavailable_in_time(cluster_group: ClusterGroup) -> None:

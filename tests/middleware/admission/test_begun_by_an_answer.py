@@ -19,6 +19,7 @@ from oncegate.middleware.admission.observe import Watch
 from oncegate.middleware.admission.request import AdmissionRequest
 from oncegate.middleware.rules.policy import compile_policy
 from oncegate.middleware.rules.settings import IdempotencySettings
+from testing.inside import pending
 from testing.waiting import until
 from tests.middleware.conftest import MakeDoor
 from tests.middleware.door import PATIENCE, Answering, Door
@@ -46,7 +47,7 @@ class Answered(MemoryCache, by_callback=True):
                 self._due.clear()
                 await self._due.wait()
 
-    def _held(self, answer: Callable[[], None]) -> None:
+    def hold(self, answer: Callable[[], None]) -> None:
         self.answers.append(answer)
         self._due.set()
 
@@ -71,13 +72,13 @@ class HeldCalls:
 
     def start_claim(self, key: str, request: ClaimRequest, *, then: Any, **call: Any) -> None:
         def held(answer: Any) -> None:
-            self._cache._held(partial(then, self._cache.instead or answer))
+            self._cache.hold(partial(then, self._cache.instead or answer))
 
         self._calls.start_claim(key, request, then=held, **call)
 
     def start_complete(self, key: str, outcome: Any, *, then: Any, **call: Any) -> None:
         def held(answer: Any) -> None:
-            self._cache._held(partial(then, answer))
+            self._cache.hold(partial(then, answer))
 
         self._calls.start_complete(key, outcome, then=held, **call)
 
@@ -241,9 +242,9 @@ async def test_a_limit_of_a_request_that_left_is_dropped() -> None:
     await cache.answered()
     await app.arrivals()
     limits = there.middleware.admissions.in_flight.shared.limits.of(7 - 0.3)
-    await until(lambda: len(limits._set) == 1)  # once it has lasted for a third of its lease
+    await until(lambda: pending(limits) == 1)  # once it has lasted for a third of its lease
     await call.gone()
-    assert len(limits._set) == 0
+    assert pending(limits) == 0
     app.release()
     await cache.answered()
     await ended(there)

@@ -10,6 +10,7 @@ import pytest
 
 from oncegate.cache.record import ClaimRequest, State
 from oncegate.cache.redis.store import RedisCache
+from testing.inside import attempts_of
 from testing.servers import RedisServer
 from testing.waiting import until
 from tests.cache.inside import timed
@@ -78,7 +79,7 @@ async def test_lease_that_could_not_be_renewed_for_a_while_is_renewed_again(
     call = there.begin()
     await app.arrivals()
     server.stop()
-    attempt = next(iter(there.middleware.admissions.in_flight._attempts.values()))
+    attempt = next(iter(attempts_of(there.middleware.admissions.in_flight).values()))
     before = attempt.lease.held_since
     server.start()
     await until(lambda: attempt.lease.held_since > before)

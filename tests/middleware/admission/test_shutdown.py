@@ -7,6 +7,7 @@ import asyncio
 from typing import Any
 
 from oncegate.cache.record import State
+from testing.inside import attempts_of
 from tests.middleware.conftest import MakeDoor
 from tests.middleware.door import PATIENCE, Answering, Door
 
@@ -87,7 +88,7 @@ async def test_attempt_that_the_end_of_the_process_cancels_is_left_to_lapse(door
     call = there.begin()
     await app.arrivals()
     assert await there.middleware.drain(0) == 1
-    tasks = [attempt.lease.task for attempt in there.middleware.admissions.in_flight._attempts.values()]
+    tasks = [attempt.lease.task for attempt in attempts_of(there.middleware.admissions.in_flight).values()]
     for task in tasks:
         assert task is not None
         task.cancel()

@@ -6,6 +6,7 @@ Rules of docs/contract.md: R12.37.
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import create_engine
@@ -18,11 +19,16 @@ from oncegate.sql import Inbox, SequenceEarly
 from oncegate.sql.inbox.create import create
 
 
+def logged() -> Any:
+    """What has been logged lately, and isn't logged again."""
+    return sent_back._logged
+
+
 @pytest.fixture(autouse=True)
 def nothing_was_logged() -> Iterator[None]:
-    sent_back._logged.clear()
+    logged().clear()
     yield
-    sent_back._logged.clear()
+    logged().clear()
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -97,7 +103,7 @@ async def test_what_is_early_by_hand_is_seen_in_each_way_to_deliver(
     assert (begun.action, "transaction parks it" in begun.reason) == (Action.REDELIVER, True)
     (line,) = lines(caplog)
     assert "SequenceEarly: record" in line
-    sent_back._logged.clear()
+    logged().clear()
 
     async def by_once() -> None:
         async for attempt in subscription.once(early):

@@ -16,6 +16,7 @@ from oncegate.middleware.outcome.problems import KINDS
 from oncegate.middleware.rules.errors import KeyInvalid
 from oncegate.middleware.rules.key import fingerprint, parse_key
 from oncegate.middleware.rules.settings import Route
+from tests.cache.inside import entries_of
 from tests.middleware.door import PATIENCE, Answering, Call, Door
 
 QUICK = settings(max_examples=150, deadline=None)
@@ -69,7 +70,7 @@ def run(there: Door, cache: MemoryCache, sent: list[dict[str, Any]]) -> list[Cal
         for call in calls:
             await call.answered()
         assert await there.middleware.drain(PATIENCE) == 0
-        for key in list(cache._entries._entries):
+        for key in list(entries_of(cache)._entries):
             found = await cache.get(key)
             assert found is not None
             assert found.record.state is not State.IN_FLIGHT, "a claim leaked"

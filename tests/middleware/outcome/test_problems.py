@@ -17,6 +17,7 @@ from oncegate.middleware.admission.observe import Observation
 from oncegate.middleware.outcome.errors import NotProcessed, OutcomeUnknown
 from oncegate.middleware.outcome.problems import KINDS
 from oncegate.middleware.rules.key import record_id
+from testing.inside import attempts_of
 from testing.servers import RedisServer, free_port
 from testing.waiting import until
 from tests.middleware.conftest import MakeDoor
@@ -251,7 +252,7 @@ async def test_overloaded_still_answers_what_needs_no_attempt(door: MakeDoor) ->
     assert (await there.send()).code == "in-flight"
     assert (await there.send(b"other")).code == "key-reused"
     waiter = there.begin(headers=[("prefer", "wait=30")])
-    attempts = there.middleware.admissions.in_flight._attempts
+    attempts = attempts_of(there.middleware.admissions.in_flight)
     await until(lambda: any(attempt._ended for attempt in attempts.values()), "somebody waits for the attempt")
     held.release()
     await first.answered()

@@ -23,6 +23,7 @@ from oncegate.sql.outbox.tables import all_tables
 from testing.command_line import invoke
 from testing.postgresql import PostgreSQLServer
 from tests.sql.handlers.parking import consume, deliveries, failing
+from tests.sql.held import source_of
 from tests.sql.outbox.events import MADE, source
 from tests.sql.outbox.sinks import Sink, added
 from tests.sql.places import SyncPlace, _create
@@ -87,8 +88,9 @@ def relays(place: SyncPlace) -> None:
     async def relay() -> None:
         for each in (Relay(engine, Sink()), Relay(source(engine), Sink())):
             await each.publish_batch()
-            await each._source.measure()
-            await each._source.close()
+            reader = source_of(each)
+            await reader.measure()
+            await reader.close()
 
     asyncio.run(relay())
 

@@ -11,7 +11,7 @@ from oncegate import Begun, Delivery, MemoryCache, NotRetryable, Subscription
 from oncegate.middleware.consumers.delivery import SubscriptionSettings
 from oncegate.sql import Inbox
 from testing.waiting import until as wait_for
-from tests.sql.held import PATIENT
+from tests.sql.held import PATIENT, swept
 from tests.sql.places import EFFECT, Place
 
 BOTH = pytest.mark.parametrize("place", ["asyncpg", "pysqlite"], indirect=True)
@@ -59,12 +59,11 @@ def consume(handler: Callable[..., Any], *which: Delivery, max_attempts: int = 5
 def sweep(ledger: Inbox, until: Callable[[], Any]) -> None:
     """Sweep again and again, as `Inbox.following` does, until that has come true."""
 
-    async def swept() -> bool:
-        for each in ledger._sweeps:
-            await each()
+    async def is_there() -> bool:
+        await swept(ledger)
         return bool(await asyncio.to_thread(until))
 
-    asyncio.run(wait_for(swept, "swept"))
+    asyncio.run(wait_for(is_there, "swept"))
 
 
 def parked(place: Place) -> list[int]:

@@ -18,6 +18,7 @@ from oncegate import Action, Delivery, Subscription, SubscriptionSettings
 from oncegate.sql import Inbox
 from oncegate.sql.order.waiting import OrderTables
 from tests.sql.consumers import PATIENCE, die, exit_code, forked
+from tests.sql.held import swept
 from tests.sql.places import EFFECT
 
 STEPS: dict[str, list[tuple[str, Any, int]]] = {
@@ -60,8 +61,7 @@ def run(url: str, aggregate: str, kind: str, what: Any, commits: int) -> bool:
         subscription = Subscription("ledger", cache="memory://", settings=settings)
         if kind in ("sweep", "retry"):
             subscription.only(apply)
-            for sweep in ledger._sweeps:
-                await sweep()
+            await swept(ledger)
             return True
         delivery = Delivery(f"{aggregate}-{what}", b"p", aggregate=aggregate, sequence=what)
         return (await subscription.execute(delivery, apply, what)).action is Action.ACKNOWLEDGE

@@ -19,7 +19,7 @@ from oncegate.sql import Relay
 from oncegate.sql.outbox.sources import checkpoint
 from oncegate.sql.outbox.sources.window import Window
 from oncegate.sql.outbox.tables import checkpoint_table
-from tests.sql.held import PATIENT
+from tests.sql.held import PATIENT, source_of
 from tests.sql.outbox.events import EVENTS, MADE, ON_SQLITE, source
 from tests.sql.outbox.sinks import Sink
 from tests.sql.places import AsyncPlace, Place
@@ -214,7 +214,7 @@ async def test_a_window_is_read_again_and_what_is_published_skipped(engine: Any)
             await connection.exec_driver_sql(f"INSERT INTO events (id) {always}VALUES (9), (3)")
         await drained(relay)
         assert [each.position for each in sink.arrived[9:]] == [3, 9]
-        assert (await relay._source.measure()).rows == 0
+        assert (await source_of(relay).measure()).rows == 0
     assert await published(engine, sink, transaction=None) == [], "the next relay knows it by the checkpoint"
 
 
@@ -241,7 +241,7 @@ async def test_too_many_runs_hold_the_source_up_until_the_window_has_gone_on(
         for clock.now in (0, 1):
             await drained(relay)
             assert [each.position for each in sink.arrived] == [1, 3, 5]
-        await relay._source.measure()
+        await source_of(relay).measure()
         assert "events is held up" in caplog.text
         for clock.now in (700, 701):
             await drained(relay)

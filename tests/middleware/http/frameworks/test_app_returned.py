@@ -17,6 +17,7 @@ from starlette.routing import Mount
 from oncegate import IdempotencyMiddleware, IdempotencySettings, MemoryCache, Route, idempotent
 from oncegate.cache.record import State
 from oncegate.fastapi import document
+from testing.inside import attempts_of
 from testing.waiting import until
 from tests.middleware.door import PATIENCE, Door
 
@@ -172,7 +173,7 @@ async def test_a_process_s_end_behind_the_last_byte_leaves_no_client_waiting(
         await began.wait()
     in_flight = there.middleware.admissions.in_flight
     in_flight.closing = True
-    (attempt,) = in_flight._attempts.values()
+    (attempt,) = attempts_of(in_flight).values()
     assert attempt.lease.task is not None
     attempt.lease.task.cancel()
     done, _ = await asyncio.wait([call.task], timeout=PATIENCE)

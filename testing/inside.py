@@ -1,0 +1,60 @@
+"""Looks inside what has no public view, in one place: for tests that count what is left over, or that meddle with it."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from oncegate.cache.redis.store import RedisCache
+from oncegate.cache.store import Cache
+from oncegate.middleware.admission.attempt import Attempt, InFlight
+from oncegate.middleware.admission.deadlines import Deadlines
+from oncegate.middleware.http.middleware import IdempotencyMiddleware
+
+if TYPE_CHECKING:
+    from oncegate.app.gateway.gateway import Gateway
+    from oncegate.app.upstream.forward import Forwarder
+    from oncegate.app.upstream.pool import Upstream
+
+
+def cache_of(gateway: "Gateway") -> Cache:
+    """Where its records are."""
+    return gateway._cache
+
+
+def redis_cache_of(gateway: "Gateway") -> RedisCache:
+    """The same, where it is Redis."""
+    cache = cache_of(gateway)
+    assert isinstance(cache, RedisCache)
+    return cache
+
+
+def middleware_of(gateway: "Gateway") -> IdempotencyMiddleware:
+    """What it enforces keys by."""
+    middleware = gateway._forward
+    assert isinstance(middleware, IdempotencyMiddleware)
+    return middleware
+
+
+def without_fast_path(gateway: "Gateway") -> None:
+    """Have each of its requests get a task."""
+    gateway._fast_path = gateway.direct = None
+
+
+def attempts_of(in_flight: InFlight) -> Mapping[bytes, Attempt]:
+    """Those that have not ended, by their owner's token; it changes with them."""
+    return in_flight._attempts
+
+
+def pending(limits: Deadlines) -> int:
+    """How many are set, and not reached."""
+    return len(limits._set)
+
+
+def watched_by(forwarder: "Forwarder") -> int:
+    """How many exchanges with the upstream are watched for a client that leaves."""
+    watches = forwarder._watches
+    return 0 if watches is None else pending(watches)
+
+
+def in_use(upstream: "Upstream") -> int:
+    """How many of the connections to an upstream carry an exchange."""
+    return len(upstream._open) - upstream.idle
