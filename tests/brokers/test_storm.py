@@ -16,7 +16,7 @@ from uuid import uuid4
 
 import pytest
 
-from loadtests.restarting import Restarting
+from loadtests.runs.restarting import Restarting
 from testing.command_line import ENVIRONMENT, invoke
 from testing.postgresql import PostgreSQLServer
 from tests.brokers.benches import BENCHES, KEY, Bench

@@ -1,10 +1,10 @@
-"""The load test of the inbox, small: loadtests/inbox_run.py describes it, and 20,000 messages are its default."""
+"""The load test of the inbox, small: loadtests/runs/inbox.py describes it, and 20,000 messages are its default."""
 
 import pytest
 from rich.console import Console
 
-from loadtests.inbox_run import Plan, perform
-from loadtests.inbox_ways import WAYS
+from loadtests.runs.inbox import Plan, perform
+from loadtests.runs.inbox_ways import WAYS
 
 
 @pytest.mark.timeout(600)  # dozens of processes, and servers that are crashed

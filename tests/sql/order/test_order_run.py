@@ -1,9 +1,9 @@
-"""The load test of the order, small: loadtests/order_run.py describes it, and 100,000 events are its default."""
+"""The load test of the order, small: loadtests/runs/order.py describes it, and 100,000 events are its default."""
 
 import pytest
 from rich.console import Console
 
-from loadtests.order_run import Plan, perform_on
+from loadtests.runs.order import Plan, perform_on
 from testing.postgresql import PostgreSQLServer
 
 

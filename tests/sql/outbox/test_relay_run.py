@@ -1,4 +1,4 @@
-"""The load test of the relay, small: loadtests/relay_run.py says what is done, and 100,000 rows are its default.
+"""The load test of the relay, small: loadtests/runs/relay.py says what is done, and 100,000 rows are its default.
 
 Rules of docs/contract.md: R12.32.
 """
@@ -6,7 +6,7 @@ Rules of docs/contract.md: R12.32.
 import pytest
 from rich.console import Console
 
-from loadtests.relay_run import Ledger, Plan, judged, perform_on
+from loadtests.runs.relay import Ledger, Plan, judged, perform_on
 from testing.postgresql import PostgreSQLServer
 
 

@@ -1,4 +1,4 @@
-"""The handler of `loadtests.commands_run`: it books a key once, and now and then it dies right after that.
+"""The handler of `loadtests.runs.commands`: it books a key once, and now and then it dies right after that.
 
 Check, then act, in one transaction of its own store (SQLite): that closes the window between an effect and its record. How often
 it was entered for a key is written in the same transaction, so that what was executed again can be counted.

@@ -1,4 +1,4 @@
-"""The service of `loadtests.commands_run` that commands are forwarded to: it books as the handler does, now and then slower than
+"""The service of `loadtests.runs.commands` that commands are forwarded to: it books as the handler does, now and then slower than
 the gateway in front of it waits.
 """
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from loadtests.commands_handler import open_books
+from loadtests.runs.commands_handler import open_books
 
 RESPONSE_TIMEOUT = 0.3
 """Seconds for which its own gateway waits for an answer, then 504 and 409 until it is there."""

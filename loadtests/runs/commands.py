@@ -1,6 +1,6 @@
 """Thousands of commands through a real gateway, while the workers that process them are killed at random: is each booked once?
 
-    .venv/bin/python -m loadtests.commands_run --commands 20000
+    .venv/bin/python -m loadtests.runs.commands --commands 20000
 
 A redis-server, a gateway and some workers are started on loopback. Every command is submitted, some twice at the same time,
 some again later; some of their entries are published again under new ids. Meanwhile workers are killed (SIGKILL) and started
@@ -33,10 +33,10 @@ from redis.exceptions import OutOfMemoryError
 from rich.console import Console
 from rich.progress import Progress
 
-from loadtests.commands_handler import BOOKS, DIES, FAILS, open_books
-from loadtests.commands_service import RESPONSE_TIMEOUT, slow_service
-from loadtests.restarting import Restarting
-from loadtests.runs import main, progress, submissions
+from loadtests.runs.commands_handler import BOOKS, DIES, FAILS, open_books
+from loadtests.runs.commands_service import RESPONSE_TIMEOUT, slow_service
+from loadtests.runs.restarting import Restarting
+from loadtests.runs.starting import main, progress, submissions
 from oncegate.cache.redis.streams.stream import dead_letters_key, stream_key
 from testing.command_line import ENVIRONMENT
 from testing.gateway import Gateway
@@ -118,7 +118,7 @@ class Workers(Restarting):
         }
         worker = [*WORKER, "--cache", redis_url, "--namespace", NAMESPACE]
         forwarding = [*worker, "--stream", SLOW_STREAM, "--forward", service]
-        handling = [*worker, "--handler", "loadtests.commands_handler:book"]
+        handling = [*worker, "--handler", "loadtests.runs.commands_handler:book"]
         super().__init__([forwarding, *[handling] * plan.workers], environment, folder / "workers.log", plan.seed)
 
 

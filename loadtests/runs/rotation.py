@@ -1,4 +1,4 @@
-"""``python -m loadtests.rotation_run``: secrets and encryption keys are introduced and replaced, while clients retry all along.
+"""``python -m loadtests.runs.rotation``: secrets and encryption keys are introduced and replaced, while clients retry all along.
 
 Gateways are replaced in turn, from one step of the rotation to the next (testing/rotation.py), once its successor serves. The
 upstream counts what arrives. A key is retried for as long as its record lives, of both kinds of gateways and of many clients at

@@ -1,6 +1,6 @@
-"""The consumer of `loadtests.order_run`: it adds deltas to accounts under an inbox that keeps their order, and checks nothing.
+"""The consumer of `loadtests.runs.order`: it adds deltas to accounts under an inbox that keeps their order, and checks nothing.
 
-    python -m loadtests.order_handler RABBITMQ_URL QUEUE DATABASE DIES_ONE_IN
+    python -m loadtests.runs.order_handler RABBITMQ_URL QUEUE DATABASE DIES_ONE_IN
 
 Some events fail at their first attempt. Now and then it kills its own process: in its transaction, or right behind a COMMIT, so
 between a number and what is parked behind it, or between parking and the acknowledgement.

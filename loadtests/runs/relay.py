@@ -1,6 +1,6 @@
 """Writers with long transactions and rollbacks, relays that are killed: does all that was committed arrive, in its order?
 
-    .venv/bin/python -m loadtests.relay_run --rows 100000 --aggregates 1000 --relays 3
+    .venv/bin/python -m loadtests.runs.relay --rows 100000 --aggregates 1000 --relays 3
 
 Writers add messages of many aggregates to an outbox in PostgreSQL, several in one transaction, some of which stay open for long
 and some of which are rolled back. Relays (`oncegate relay`) publish them on a stream of Redis, and are killed (SIGKILL) and begun
@@ -25,8 +25,8 @@ from rich.console import Console
 from sqlalchemy import MetaData
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from loadtests.restarting import Restarting
-from loadtests.runs import main
+from loadtests.runs.restarting import Restarting
+from loadtests.runs.starting import main
 from oncegate.sql import Outbox
 from oncegate.sql.database.creating import create
 from testing.command_line import ENVIRONMENT

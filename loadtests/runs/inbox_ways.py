@@ -1,4 +1,4 @@
-"""The two ways of a payment to its consumers in `loadtests.inbox_run`: over the gateway, and over RabbitMQ."""
+"""The two ways of a payment to its consumers in `loadtests.runs.inbox`: over the gateway, and over RabbitMQ."""
 
 import asyncio
 import random
@@ -11,9 +11,9 @@ import aio_pika
 import httpx
 
 from loadtests import rabbit
-from loadtests.commands_run import WORKER
-from loadtests.inbox_handler import MAX_ATTEMPTS
-from loadtests.runs import submissions
+from loadtests.runs.commands import WORKER
+from loadtests.runs.inbox_handler import MAX_ATTEMPTS
+from loadtests.runs.starting import submissions
 from oncegate.cache.redis.streams.stream import dead_letters_key, stream_key
 from testing.brokers import RabbitServer
 from testing.gateway import Gateway
@@ -141,7 +141,7 @@ def over_gateway(folder: Path, seed: int, _: str) -> Iterator[tuple[OverGateway,
         try:
             yield (
                 OverGateway(gateway.ready(), server, seed),
-                [*worker, "--handler", "loadtests.inbox_handler:pay"],
+                [*worker, "--handler", "loadtests.runs.inbox_handler:pay"],
             )
         finally:
             gateway.end()
@@ -158,7 +158,7 @@ def over_rabbitmq(_: Path, seed: int, broker: str) -> Iterator[tuple[OverRabbitM
     with nullcontext() if broker else RabbitServer() as server:
         url = server.url if server else broker
         asyncio.run(declare(url))
-        yield OverRabbitMQ(url, seed), ["-m", "loadtests.inbox_handler", url, QUEUE]
+        yield OverRabbitMQ(url, seed), ["-m", "loadtests.runs.inbox_handler", url, QUEUE]
 
 
 WAYS: dict[str, Callable[[Path, int, str], AbstractContextManager[tuple[Way, list[str]]]]] = {

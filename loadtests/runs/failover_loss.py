@@ -1,6 +1,6 @@
 """What a failover under load forgets: completions that a master had acknowledged and its successor does not have.
 
-    .venv/bin/python -m loadtests.failover_loss --failovers 10
+    .venv/bin/python -m loadtests.runs.failover_loss --failovers 10
 
 For each way of failing over, and with min-replicas-to-write 0 and 1, that many groups of a master, two replicas and a Sentinel
 are started on loopback, put under load, and failed over once. `WAIT` is not used: oncegate never does.

@@ -1,4 +1,4 @@
-"""What the runs with kills share (`loadtests.commands_run` and others): command line, environment, a gateway for submissions."""
+"""What the runs with kills share (`loadtests.runs.commands` and others): command line, environment, a gateway for submissions."""
 
 import argparse
 import json
@@ -15,9 +15,14 @@ from testing.template import GATEWAY
 
 CONSUMERS = (
     *GATEWAY,
-    *("loadtests.inbox_handler", "loadtests.order_handler", "sqlalchemy.dialects.postgresql.asyncpg", "asyncpg"),
+    *(
+        "loadtests.runs.inbox_handler",
+        "loadtests.runs.order_handler",
+        "sqlalchemy.dialects.postgresql.asyncpg",
+        "asyncpg",
+    ),
 )
-"""What those of `loadtests.inbox_run` and `loadtests.order_run` import, to be forked from one process."""
+"""What those of `loadtests.runs.inbox` and `loadtests.runs.order` import, to be forked from one process."""
 
 
 def main(description: str | None, plan: type[Any], perform: Callable[[Any, Console], Any]) -> int:

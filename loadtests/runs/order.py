@@ -1,10 +1,10 @@
 """Events of many aggregates, shuffled, twice, failing and with killed consumers: is each applied once, in its order?
 
-    .venv/bin/python -m loadtests.order_run --events 100000 --aggregates 1000
+    .venv/bin/python -m loadtests.runs.order --events 100000 --aggregates 1000
 
 The producer numbers the events of each aggregate, shuffles them within a window, publishes some twice, and has some fail at their
 first attempt. They go over RabbitMQ to consumers under an inbox with ``order="contiguous"`` on PostgreSQL
-(`loadtests.order_handler`), which are killed (SIGKILL) and kill themselves, and whose hook has its records in memory alone.
+(`loadtests.runs.order_handler`), which are killed (SIGKILL) and kill themselves, and whose hook has its records in memory alone.
 
 At the end each balance must be what the producer's events add up to, each account's last number the last one that was given out,
 and no number may have come behind another one than that before it. Prints JSON; exit code 0 where that is so, 1 where not.
@@ -25,8 +25,8 @@ import aio_pika
 from rich.console import Console
 
 from loadtests import rabbit
-from loadtests.restarting import Restarting
-from loadtests.runs import CONSUMERS, main
+from loadtests.runs.restarting import Restarting
+from loadtests.runs.starting import CONSUMERS, main
 from oncegate.sql.inbox.create import create
 from testing.brokers import RabbitServer
 from testing.command_line import ENVIRONMENT
@@ -148,7 +148,7 @@ def perform_on(server: PostgreSQLServer, broker: str, plan: Plan, console: Conso
         database = server.database()
         _make_tables(server, database, plan)
         asyncio.run(_publish(broker, published))
-        command = ["-m", "loadtests.order_handler", broker, QUEUE, server.url(database, "asyncpg")]
+        command = ["-m", "loadtests.runs.order_handler", broker, QUEUE, server.url(database, "asyncpg")]
         commands = [[*command, str(plan.dies_one_in)]] * plan.consumers
         log = Path(name) / "consumers.log"
         with Restarting(commands, ENVIRONMENT, log, plan.seed, preloaded=CONSUMERS) as consumers:

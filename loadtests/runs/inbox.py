@@ -1,11 +1,11 @@
 """Thousands of payments, while consumers and their database are killed at random: do the balances equal what was sent?
 
-    .venv/bin/python -m loadtests.inbox_run --messages 20000 --way gateway
-    .venv/bin/python -m loadtests.inbox_run --messages 20000 --way rabbitmq
+    .venv/bin/python -m loadtests.runs.inbox --messages 20000 --way gateway
+    .venv/bin/python -m loadtests.runs.inbox --messages 20000 --way rabbitmq
 
 Ways: over HTTP to a gateway, by its Redis stream to ``oncegate worker``; or over RabbitMQ to consumers with the hook, whose
 records are in memory alone, without any Redis. The handler adds an amount to an account in PostgreSQL and checks nothing; the
-inbox stands before it (`loadtests.inbox_handler`). Consumers are killed (SIGKILL) and started anew, and kill themselves in their
+inbox stands before it (`loadtests.runs.inbox_handler`). Consumers are killed (SIGKILL) and started anew, and kill themselves in their
 transactions and right behind them; PostgreSQL is crashed and started again, or loses a process, after which it restarts by
 itself. Some messages are sent twice at the same time, some again later, some are published again; of the gateway's Redis,
 records of the hook are deleted.
@@ -32,10 +32,10 @@ import psycopg
 from rich.console import Console
 from rich.progress import Progress
 
-from loadtests.inbox_handler import DATABASE, DIED_AFTER, DIED_BEFORE, DIES, EXECUTED, OUTCOMES, SKIPPED
-from loadtests.inbox_ways import WAYS, Way
-from loadtests.restarting import Restarting
-from loadtests.runs import CONSUMERS, main, progress
+from loadtests.runs.inbox_handler import DATABASE, DIED_AFTER, DIED_BEFORE, DIES, EXECUTED, OUTCOMES, SKIPPED
+from loadtests.runs.inbox_ways import WAYS, Way
+from loadtests.runs.restarting import Restarting
+from loadtests.runs.starting import CONSUMERS, main, progress
 from oncegate.sql.inbox.create import create
 from testing.command_line import ENVIRONMENT
 from testing.postgresql import PostgreSQLServer

@@ -1,6 +1,6 @@
-"""The handler of `loadtests.inbox_run`, and its consumer of RabbitMQ: it adds an amount to an account, and checks nothing.
+"""The handler of `loadtests.runs.inbox`, and its consumer of RabbitMQ: it adds an amount to an account, and checks nothing.
 
-    python -m loadtests.inbox_handler RABBITMQ_URL QUEUE
+    python -m loadtests.runs.inbox_handler RABBITMQ_URL QUEUE
 
 Now and then it kills its own process: in its transaction, or between its COMMIT and whatever records or acknowledges that.
 What became of each call is a line of a file.
