@@ -1,4 +1,4 @@
-"""Messages and a database: an inbox, the order of messages, an outbox and its relay. SQLAlchemy, PostgreSQL or SQLite.
+"""Messages and a database: an inbox, the order of messages, an outbox and its relay, projections. SQLAlchemy, PostgreSQL or SQLite.
 
 With the inbox a consumer's effect in its database happens once, whatever the broker and the hook's records do:
 
@@ -40,6 +40,8 @@ from oncegate.sql.outbox.sources.source import OutboxBacklog as Backlog
 from oncegate.sql.outbox.sources.source import OutboxMessage, Source
 from oncegate.sql.outbox.sources.source import RefusedMessage as Refusal
 from oncegate.sql.outbox.sources.table_source import TableSource
+from oncegate.sql.projections.position import ProjectionMisused
+from oncegate.sql.projections.projection import Projection
 
 __all__ = [
     "Added",
@@ -59,6 +61,8 @@ __all__ = [
     "OutboxMessage",
     "OutboxMisused",
     "OutboxSource",
+    "Projection",
+    "ProjectionMisused",
     "Refusal",
     "Relay",
     "SequenceEarly",

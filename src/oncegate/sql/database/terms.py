@@ -35,10 +35,16 @@ def limits_of(wait_timeout: float, idle_timeout: float) -> str:
 
     In a query of its own it is done once, and not for each row.
     """
-    limits = {"lock_timeout": wait_timeout, "idle_in_transaction_session_timeout": idle_timeout}
-    return " AND ".join(
-        _LIMIT.format(setting=setting, milliseconds=milliseconds(seconds)) for setting, seconds in limits.items()
-    )
+    return f"{wait_limit(wait_timeout)} AND {_limit('idle_in_transaction_session_timeout', idle_timeout)}"
+
+
+def wait_limit(seconds: float) -> str:
+    """The same for one limit: for how long a lock is waited for."""
+    return _limit("lock_timeout", seconds)
+
+
+def _limit(setting: str, seconds: float) -> str:
+    return _LIMIT.format(setting=setting, milliseconds=milliseconds(seconds))
 
 
 def clock(connection: Connection, seconds: float = 0.0) -> TextClause:

@@ -1,4 +1,4 @@
-"""Refuses names, ids and headers that can't be, and transactions that numbers and messages can't be written in."""
+"""Refuses ids and headers that can't be, and transactions that numbers and messages can't be written in."""
 
 import re
 from collections.abc import Callable
@@ -8,7 +8,6 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import UnboundExecutionError
 
 from oncegate.middleware.outcome.errors import NotProcessed
-from oncegate.middleware.rules.settings import NAME
 from oncegate.middleware.rules.versions import aggregate_digest
 from oncegate.sql.database.errors import InboxMisused, is_of_database, meaning
 from oncegate.sql.database.misuse import check_commits_nothing
@@ -17,19 +16,11 @@ from oncegate.sql.database.types import DIALECTS
 
 Result = TypeVar("Result")
 
-_NAME: Final = re.compile(NAME)
 _HEADER_TEXT: Final = re.compile(r"[^\x00-\x1f\x7f\s]([^\x00-\x1f\x7f]*[^\x00-\x1f\x7f\s])?")
 
 
 class OutboxMisused(NotProcessed):
     """It is used in a way that can't hold its promise. Nothing was committed; the text says what to do."""
-
-
-def check_name(what: str, name: object) -> str:
-    """``name``. Raises ``ValueError`` for what is no name of an outbox, of a sequence or of a source."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise ValueError(f"{what} has 1 to 64 letters, digits, '.', '_' and '-', not {name!r}")
-    return name
 
 
 def digest_of(aggregate: object) -> bytes:

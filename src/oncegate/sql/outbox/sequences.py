@@ -11,9 +11,10 @@ from sqlalchemy import BindParameter, Connection, MetaData, Table, TextClause, b
 
 from oncegate.cache.record import MAX_SEQUENCE
 from oncegate.middleware.outcome.errors import NotRetryable, reduced
+from oncegate.sql.database.names import check_name
 from oncegate.sql.database.sessions import AnyAsync, AnySync, in_session
 from oncegate.sql.database.types import DIALECTS, quoted
-from oncegate.sql.outbox.misuse import check_name, digest_of, in_transaction_of
+from oncegate.sql.outbox.misuse import digest_of, in_transaction_of
 from oncegate.sql.outbox.tables import sequence_table
 
 _INSERT: Final = """\
