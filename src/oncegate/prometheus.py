@@ -24,12 +24,13 @@ from oncegate.app.telemetry.metrics import (
     OTHER,
     UPSTREAM_BOUNDS,
 )
+from oncegate.app.telemetry.projection_metrics import ProjectionMetrics
 from oncegate.app.telemetry.relay_metrics import RelayMetrics
 from oncegate.middleware.admission.observe import Observation
 from oncegate.middleware.rules.arguments import given_routes
 from oncegate.middleware.rules.settings import DEFAULT_METHODS, Route
 
-__all__ = ["ConsumerMetrics", "MiddlewareMetrics", "RelayMetrics"]
+__all__ = ["ConsumerMetrics", "MiddlewareMetrics", "ProjectionMetrics", "RelayMetrics"]
 
 
 class MiddlewareMetrics(AttemptMetrics):

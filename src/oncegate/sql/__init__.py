@@ -1,4 +1,4 @@
-"""Messages and a database: an inbox, the order of messages, an outbox and its relay, projections. SQLAlchemy, PostgreSQL or SQLite.
+"""Messages and a database: an inbox, the order of messages, an outbox, its relay, projections. SQLAlchemy, PostgreSQL or SQLite.
 
 With the inbox a consumer's effect in its database happens once, whatever the broker and the hook's records do:
 

@@ -17,7 +17,9 @@ from oncegate.sql.projections.table import projection_table
 from tests.sql.places import AsyncPlace, Place
 
 _TYPES = {"position": BigInteger, "account": Text, "version": BigInteger, "amount": BigInteger}
-EVENTS = Table("events", MetaData(), Column("transaction", Text), *[Column(name, kind) for name, kind in _TYPES.items()])
+EVENTS = Table(
+    "events", MetaData(), Column("transaction", Text), *[Column(name, kind) for name, kind in _TYPES.items()]
+)
 TABLES = {
     "events": {
         "postgresql": "position bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,"

@@ -11,6 +11,7 @@ from oncegate.sql.database.findings import LONG_SECONDS, DatabaseFinding, table_
 from oncegate.sql.order.waiting import order_findings
 from oncegate.sql.outbox.sources.outbox_source import backlog
 from oncegate.sql.outbox.tables import CHECKPOINTS, MESSAGES, SEQUENCES, all_tables, checkpoint_table, outbox_table
+from oncegate.sql.projections.operators import projection_findings
 
 _NEEDED: Final = {
     MESSAGES: "INSERT, SELECT, UPDATE, DELETE",
@@ -26,23 +27,24 @@ _OPEN: Final = text(
 
 def examine(database: str, schema: str | None) -> list[DatabaseFinding]:
     """Of an outbox: the tables, what the role may, open transactions, what waits. The same of an order, where one
-    is kept; an outbox need not be there then.
+    is kept, and of projections; an outbox need not be there then.
 
     Raises `NotDone` where the database can't be looked at.
     """
 
     def examined(connection: Connection) -> list[DatabaseFinding]:
         of_order = order_findings(connection, schema)
+        of_projections = projection_findings(connection, schema)
         has_outbox = inspect(connection).has_table(MESSAGES, schema=schema)
         found: list[DatabaseFinding] = []
-        if has_outbox or not of_order:
+        if has_outbox or not (of_order or of_projections):
             users = "who adds, or relays, needs it"
             found += table_findings(connection, all_tables(schema), _NEEDED, group="outbox", users=users)
         if connection.dialect.name == "postgresql":
             found += _transactions(connection)
         if has_outbox and all(each.severity != "failed" for each in found):
             found += [*_waiting(connection, schema), *_sources(connection, schema)]
-        return found + of_order
+        return found + of_order + of_projections
 
     return in_database(database, examined)
 

@@ -156,4 +156,3 @@ def entered(session: AnySync, table: str, step: Callable[[Connection], Result]) 
         raise ProjectionMisused(
             "the connection is in AUTOCOMMIT: the position would be committed without what is applied; use an engine without it"
         ) from error
-

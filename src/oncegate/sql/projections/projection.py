@@ -120,9 +120,11 @@ class Projection:
     ) -> ProjectionRunner:
         """What `running` runs."""
         if self._handler is None:
-            raise ValueError(f"projection {self.name} has no handler: decorate one with @{self.name}.apply")
+            raise ValueError(f"projection {self.name} has no handler: decorate one with its apply")
         if is_async(self._handler) is not isinstance(engine, AsyncEngine):
-            raise TypeError("an AsyncEngine is for a coroutine function, an Engine for a plain one")
+            raise TypeError(
+                f"projection {self.name}: an AsyncEngine is for a coroutine function, an Engine for a plain one"
+            )
         if not log_every > 0:
             raise ValueError("log_every is above 0 seconds")
         work = ProjectionWork(
@@ -160,4 +162,6 @@ class Projection:
     def _set_back(self, connection: Connection) -> None:
         dialect = connection.dialect.name
         events = events_as_json(self._events, self._columns.on(dialect))
-        PositionRow(self._positions, self.name, events, dialect, self._stall_limit).reset(connection, self._wait_timeout)
+        PositionRow(self._positions, self.name, events, dialect, self._stall_limit).reset(
+            connection, self._wait_timeout
+        )

@@ -33,3 +33,8 @@ def projection_table(metadata: MetaData, schema: str | None = None) -> Table:
         schema=schema,
         keep_existing=True,
     )
+
+
+def tables(schema: str | None) -> list[Table]:
+    """That table alone, for the command that creates it."""
+    return [projection_table(MetaData(), schema)]

@@ -1,0 +1,44 @@
+"""Prometheus metrics of projections, for their command and for apps that run some."""
+
+from prometheus_client import REGISTRY, CollectorRegistry
+
+from oncegate.app.telemetry.attempt_metrics import Families
+
+
+class ProjectionMetrics:
+    """Counts what projections do: give it to `oncegate.sql.Projection.running` as its ``watch``. One for each registry.
+
+    Each metric has the label ``projection``.
+    """
+
+    def __init__(self, *, registry: CollectorRegistry = REGISTRY) -> None:
+        families = Families(registry)
+        label = "projection"
+        self._applied = families.counter("projection_events", "Events that were applied, and are committed.", label)
+        self._behind = families.gauge(
+            "projection_rows_behind",
+            "Rows that are to be applied, up to 100,000, when they were counted.",
+            label,
+            mode="mostrecent",
+        )
+        self._stuck_since = families.gauge(
+            "projection_stuck_timestamp_seconds",
+            "Since when an event's handler fails; 0 where none does.",
+            label,
+            mode="mostrecent",
+        )
+        self._stuck_at = families.gauge(
+            "projection_stuck_position", "That event's position; 0 where none fails.", label, mode="mostrecent"
+        )
+
+    def events_applied(self, projection: str, count: int) -> None:
+        """See `oncegate.sql.projections.runner.ProjectionWatch`."""
+        self._applied.labels(projection).inc(count)
+
+    def projection_measured(
+        self, projection: str, behind: int, stuck_at: int | None, stuck_since: float | None
+    ) -> None:
+        """See `oncegate.sql.projections.runner.ProjectionWatch`."""
+        self._behind.labels(projection).set(behind)
+        self._stuck_since.labels(projection).set(stuck_since or 0)
+        self._stuck_at.labels(projection).set(stuck_at or 0)
