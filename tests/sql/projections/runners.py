@@ -6,6 +6,8 @@ python -m tests.sql.projections.runners URL dies FIRST LAST
 python -m tests.sql.projections.runners URL stands STALL_LIMIT
     One that stands still (SIGSTOP) in the midst of its first batch, and prints so before; then it goes on, and prints what it
     warns of. STALL_LIMIT is in seconds.
+python -m tests.sql.projections.runners URL resets
+    One that dies before the commit of a reset.
 python -m tests.sql.projections.runners URL runs
     One that runs until it is killed.
 """
@@ -17,12 +19,12 @@ import signal
 import sys
 from typing import Any
 
-from sqlalchemy import event
+from sqlalchemy import event, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.orm import Session
 
 from tests.sql.consumers import die, exit_code, forked, stand_still
-from tests.sql.places import Place, place_of
+from tests.sql.places import Place, done, place_of
 from tests.sql.projections.accounts import add, engine_of, projection
 
 BATCH = 3
@@ -44,6 +46,14 @@ def run(place: Place, dies_at: int = 0, work: Any = add, **options: Any) -> None
     event.listen(sync_engine, "commit", on_step)
     event.listen(Session, "after_commit", on_step)
     asyncio.run(projection(place, work=work, batch=BATCH, **options).runner(engine).run())
+
+
+async def emptied(place: Place, session: Any) -> None:
+    """Reset, empty, and die before the commit."""
+    await done(projection(place).reset(session))
+    for table in ("balance", "applied"):
+        await done(session.execute(text(f"DELETE FROM {table}")))
+    die()
 
 
 def main(url: str, what: str, *given: str) -> None:
@@ -73,6 +83,8 @@ def main(url: str, what: str, *given: str) -> None:
                 stand_still()
 
         run(place, work=stands, stall_limit=float(given[0]))
+    elif what == "resets":
+        place.transact(lambda session: emptied(place, session))
     else:
         run(place)
 

@@ -10,7 +10,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from oncegate.middleware.outcome.errors import NotProcessed
 from oncegate.sql.database.errors import InboxMisused, meaning
-from oncegate.sql.database.misuse import check_commits_nothing
+from oncegate.sql.database.misuse import WRITTEN_BEFORE, check_commits_nothing, has_written
 from oncegate.sql.database.sessions import AnySync
 from oncegate.sql.database.terms import clock, limits_of, wait_limit
 from oncegate.sql.database.types import DIALECTS, insert_into
@@ -21,7 +21,6 @@ Result = TypeVar("Result")
 
 MOST_REASON: Final = 200
 """Characters of an error that are kept."""
-_HAS_WRITTEN: Final = text("SELECT pg_current_xact_id_if_assigned() IS NOT NULL")
 _PLAN: Final = text(f"SELECT {PLANNED}")
 _PLAN_BACK: Final = text("SELECT " + ", ".join(f"set_config('{name}', :{name}, true)" for name in PLANNER)).bindparams(
     *map(bindparam, PLANNER)
@@ -112,7 +111,8 @@ class PositionRow:
 
     def reset(self, connection: Connection, wait_timeout: float) -> None:
         """Back to the beginning, once whoever applies events has ended. Raises `ProjectionMisused`."""
-        check_nothing_written(connection)
+        if has_written(connection):
+            raise ProjectionMisused(WRITTEN_BEFORE)
         if self._is_postgresql:
             connection.execute(text(f"SELECT {wait_limit(wait_timeout)}"))
         row = {
@@ -120,17 +120,6 @@ class PositionRow:
             "failed_at": None, "failed_position": None, "attempts": 0, "reason": None,
         }  # fmt: skip
         connection.execute(self._insert.values(row).on_conflict_do_update(index_elements=["name"], set_=row))
-
-
-def check_nothing_written(connection: Connection) -> None:
-    """Raises `ProjectionMisused` where the transaction has written before.
-
-    What it deleted then is only what was committed by that time, and who is waited for may have committed more.
-    """
-    if connection.dialect.name == "postgresql" and connection.scalar(_HAS_WRITTEN):
-        raise ProjectionMisused(
-            "the transaction has written before: reset comes first in it, and then what empties the read model"
-        )
 
 
 def entered(session: AnySync, table: str, step: Callable[[Connection], Result]) -> Result:
