@@ -3,6 +3,7 @@
 The ledger is what the producer has committed; it is never made of what arrives.
 """
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -101,6 +102,10 @@ class Ledger:
     def produce(self, place: Place, *accounts: str) -> None:
         """One event each, in one transaction."""
         place.in_a_thread(partial(place.run, partial(self.write, accounts=accounts)))
+
+    async def produced(self, place: Place, *accounts: str) -> None:
+        """`produce`, where a runner in this event loop may be in the midst of a transaction."""
+        await asyncio.to_thread(self.produce, place, *accounts)
 
     def write(self, session: Session, accounts: Sequence[str]) -> None:
         for account in accounts:

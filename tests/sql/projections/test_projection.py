@@ -56,14 +56,14 @@ async def caught_up(place: Place, ledger: Ledger) -> None:
 
 async def test_events_are_applied_once_in_order_and_those_that_come_later_too(place: Place) -> None:
     ledger, balance = Ledger(), projection(place, batch=3)
-    ledger.produce(place, *["a", "b", "a", "c"] * 3)
+    await ledger.produced(place, *["a", "b", "a", "c"] * 3)
     async with at_work(place, balance):
         await caught_up(place, ledger)
-        ledger.produce(place, "a", "d")
+        await ledger.produced(place, "a", "d")
         await caught_up(place, ledger)
     assert (balances(place), applied(place)) == (ledger.balances(), ledger.numbers())
     async with at_work(place, projection(place)):  # the next process
-        ledger.produce(place, "a")
+        await ledger.produced(place, "a")
         await caught_up(place, ledger)
     assert (balances(place), applied(place)) == (ledger.balances(), ledger.numbers())
 
@@ -82,12 +82,12 @@ async def test_what_an_open_transaction_holds_up_is_applied_and_nothing_passed(p
     with Session(late.engine) as early, Session(late.engine) as open_one:
         early.execute(text("SELECT pg_current_xact_id()"))  # older than the open one, and writes later
         ledger.write(open_one, ["late"])
-        ledger.produce(place, "behind")
+        await ledger.produced(place, "behind")
         async with at_work(place, projection(place, work=work, batch=1)):
             ledger.write(early, ["early", "early"])
             early.commit()
             await until(lambda: applied_count(place) == 2, "what is older than the open one is applied")
-            ledger.produce(place, "behind")
+            await ledger.produced(place, "behind")
             assert "late" not in applied(place)
             assert "behind" not in applied(place), "it began after the open one"
             open_one.commit()
@@ -100,7 +100,7 @@ async def test_an_event_that_fails_is_found_waited_for_and_passed_by_nothing(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     ledger, fails, watch = Ledger(), True, Watched()
-    ledger.produce(place, "a", "a", "b", "bad", "a", "b")
+    await ledger.produced(place, "a", "a", "b", "bad", "a", "b")
 
     def work(event: Any, session: Session) -> None:
         add(event, session)
@@ -114,7 +114,7 @@ async def test_an_event_that_fails_is_found_waited_for_and_passed_by_nothing(
         assert (row.failed_position, row.reason) == (4, "LookupError: no such account")
         assert row.failed_at is not None
         since = row.failed_at
-        ledger.produce(place, "c")
+        await ledger.produced(place, "c")
         await until(lambda: position(place).attempts >= 3, "again")
         assert position(place).failed_at == since
         fails = False
@@ -148,7 +148,7 @@ class Watched:
 @pytest.mark.parametrize("ends", ["commits", "executes COMMIT"])
 async def test_a_handler_can_t_commit(place: Place, ends: str) -> None:
     ledger = Ledger()
-    ledger.produce(place, "a")
+    await ledger.produced(place, "a")
 
     def work(event: Any, session: Session) -> None:
         add(event, session)
@@ -162,7 +162,7 @@ async def test_a_handler_can_t_commit(place: Place, ends: str) -> None:
 
 async def test_a_batch_ends_after_so_many_events_and_after_so_long(place: Place) -> None:
     ledger, watch, slow = Ledger(), Watched(), Watched()
-    ledger.produce(place, *["a"] * 7)
+    await ledger.produced(place, *["a"] * 7)
     async with at_work(place, projection(place, batch=5), watch=watch):
         await caught_up(place, ledger)
         await until(lambda: watch.applied == [5, 2], "two batches")
@@ -173,7 +173,7 @@ async def test_a_batch_ends_after_so_many_events_and_after_so_long(place: Place)
 @on_both
 async def test_a_handler_of_a_list_gets_rows_of_a_batch_and_fewer_where_it_is_slow(place: Place) -> None:
     ledger, watch = Ledger(), Watched()
-    ledger.produce(place, *["a", "b"] * 6)
+    await ledger.produced(place, *["a", "b"] * 6)
     balance = Projection("balance.v1", EVENTS, aggregate="account", sequence="version", batch=4, batch_seconds=1e-6)
 
     def work(events: Any, session: Session) -> None:
@@ -199,7 +199,7 @@ async def test_a_handler_of_a_list_gets_rows_of_a_batch_and_fewer_where_it_is_sl
 @on_postgresql
 async def test_the_planner_s_settings_are_the_database_s_own_in_the_handler(place: Place) -> None:
     ledger, seen = Ledger(), []
-    ledger.produce(place, "a")
+    await ledger.produced(place, "a")
     query = text(
         "SELECT current_setting('enable_seqscan'), current_setting('enable_bitmapscan'), current_setting('jit')"
     )
@@ -262,14 +262,14 @@ async def test_projections_go_beside_each_other_and_beside_a_relay(place: Place)
     names = ("one", "two", "slow")
     projections = [projection(place, name, noting(name, 0.02 if name == "slow" else 0.0), batch=4) for name in names]
     for _ in range(4):
-        ledger.produce(place, "a", "b", "c")
+        await ledger.produced(place, "a", "b", "c")
     engine = engine_of(place)
     source = TableSource(
         engine, EVENTS, lambda row: OutboxMessage(None, "events", str(row.position), b""), name="relay",
         aggregate="account", sequence="version", page=5,
     )  # fmt: skip
     async with Relay(source, sink, batch=5).running(), at_work(place, *projections):
-        ledger.produce(place, "a", "b", "d")
+        await ledger.produced(place, "a", "b", "d")
         await until(lambda: len(order) == 3 * ledger.count and len(sink.arrived) == ledger.count, "all are whole")
     await ended(engine)
     expected = {f"{name}/{account}": amount for name in names for account, amount in ledger.balances().items()}

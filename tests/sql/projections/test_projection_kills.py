@@ -40,7 +40,7 @@ def right(place: Place, ledger: Ledger) -> None:
 async def test_killed_at_each_statement_it_applies_each_event_once(place: Place) -> None:
     ledger = Ledger()
     for _ in range(25):
-        ledger.produce(place, "a", "b", "a")
+        await ledger.produced(place, "a", "b", "a")
     dying = started(place, "dies", "1", str(STEPS))
     printed, _ = dying.communicate(timeout=250)
     assert ast.literal_eval(printed) == [-signal.SIGKILL] * STEPS
@@ -77,7 +77,7 @@ def test_of_two_runners_one_takes_over_from_the_other_that_is_killed(place: Plac
 @pytest.mark.parametrize("place", ["asyncpg", "psycopg"], indirect=True)
 async def test_one_that_stands_still_is_taken_over_from_and_commits_nothing_when_it_goes_on(place: Place) -> None:
     ledger = Ledger()
-    ledger.produce(place, *["a", "b"] * 5)
+    await ledger.produced(place, *["a", "b"] * 5)
     still = started(place, "stands", "2")
     try:
         assert still.stdout is not None
@@ -87,7 +87,7 @@ async def test_one_that_stands_still_is_taken_over_from_and_commits_nothing_when
         right(place, ledger)
         still.send_signal(signal.SIGCONT)
         assert "can't be reached" in await asyncio.to_thread(still.stdout.readline), "its transaction is gone"
-        ledger.produce(place, "a", "b")  # for whoever of the two it is that looks first
+        await ledger.produced(place, "a", "b")  # for whoever of the two it is that looks first
         async with at_work(place, projection(place)):
             await caught_up(place, ledger)
     finally:

@@ -37,7 +37,7 @@ async def empty(place: Place, balance: Any, *, before: str = "", ends: bool = Tr
 
 async def test_it_is_made_again_while_it_runs_or_stays_as_it_was(place: Place) -> None:
     ledger, balance = Ledger(), projection(place, batch=3)
-    ledger.produce(place, *["a", "b", "a"] * 4)
+    await ledger.produced(place, *["a", "b", "a"] * 4)
     async with at_work(place, balance):
         await caught_up(place, ledger)
         with pytest.raises(LookupError):
@@ -45,7 +45,7 @@ async def test_it_is_made_again_while_it_runs_or_stays_as_it_was(place: Place) -
         right(place, ledger)
         for _ in range(3):
             await empty(place, balance)
-            ledger.produce(place, "a", "c")
+            await ledger.produced(place, "a", "c")
             await caught_up(place, ledger)
             right(place, ledger)
 
@@ -65,7 +65,7 @@ async def test_it_waits_for_the_batch_under_way_and_no_longer_than_wait_timeout(
     # In a thread, whichever the place's kind is: an event loop could do nothing else meanwhile.
     plain = place_of(place.url.replace("asyncpg", "psycopg"))
     balance = projection(plain, work=work)
-    ledger.produce(place, "a", "a")
+    await ledger.produced(place, "a", "a")
     async with at_work(plain, balance):
         await entered.wait()
         with pytest.raises(InboxBusy):
@@ -92,7 +92,7 @@ async def test_behind_a_write_it_is_refused(place: Place) -> None:
 
 async def test_the_next_version_catches_up_beside_the_one_in_use(place: Place) -> None:
     ledger = Ledger()
-    ledger.produce(place, *["a", "b"] * 3)
+    await ledger.produced(place, *["a", "b"] * 3)
 
     def other(event: Any, session: Session) -> None:
         values = {"account": f"v2/{event.account}", "amount": event.amount}
@@ -102,7 +102,7 @@ async def test_the_next_version_catches_up_beside_the_one_in_use(place: Place) -
     async with at_work(place, projection(place)):
         await caught_up(place, ledger)
         async with at_work(place, projection(place, "balance.v2", other)):
-            ledger.produce(place, "a")
+            await ledger.produced(place, "a")
             await until(
                 lambda: balances(place).get("v2/a") == ledger.balances()["a"] == balances(place)["a"], "both are whole"
             )
@@ -113,14 +113,14 @@ async def rebuilt(place: Place, events: int, resets: int) -> None:
     """Reset under live traffic, while runners are killed."""
     ledger, chance = Ledger(), random.Random(2)
     for begin in range(0, events, 1000):
-        ledger.produce(place, *[f"account-{chance.randrange(20)}" for _ in range(min(1000, events - begin))])
+        await ledger.produced(place, *[f"account-{chance.randrange(20)}" for _ in range(min(1000, events - begin))])
     runners = [started(place, "runs") for _ in range(2)]
     try:
         for _ in range(resets):
             before = applied_count(place)
             wait_until(lambda before=before: applied_count(place) > before, "events are applied", within=120)
             await empty(place, projection(place, wait_timeout=60))
-            ledger.produce(place, *[f"account-{chance.randrange(20)}" for _ in range(50)])
+            await ledger.produced(place, *[f"account-{chance.randrange(20)}" for _ in range(50)])
             wait_until(lambda: applied_count(place) >= ledger.count // 2, "half of it is made again", within=600)
             assert applied_count(place) < ledger.count
             for number, runner in enumerate(runners):
@@ -153,7 +153,7 @@ async def test_a_hundred_thousand_events_are_applied_again_beside_live_traffic(p
 @on_both
 async def test_killed_before_its_commit_a_reset_leaves_all_of_the_old(place: Place) -> None:
     ledger = Ledger()
-    ledger.produce(place, *["a", "b"] * 5)
+    await ledger.produced(place, *["a", "b"] * 5)
     async with at_work(place, projection(place)):
         await caught_up(place, ledger)
     resetting = started(place, "resets")
@@ -161,7 +161,7 @@ async def test_killed_before_its_commit_a_reset_leaves_all_of_the_old(place: Pla
     assert resetting.returncode == -signal.SIGKILL
     right(place, ledger)
     async with at_work(place, projection(place)):
-        ledger.produce(place, "a")
+        await ledger.produced(place, "a")
         await caught_up(place, ledger)
         right(place, ledger)
         await empty(place, projection(place))
