@@ -1,12 +1,13 @@
 """Each line of the table in docs/projections.md: by what a delivery that comes twice is known, and where that is kept.
 
-python -m tests.sql.projections.strategies URL STRATEGY
-    Delivers three events, each first to a process that dies: before it writes, after that and before its COMMIT, and after it
-    and before it acknowledges. Then to one that doesn't. Prints how the first ones ended.
+python -m tests.sql.projections.strategies URL
+    By each strategy, delivers three events, each first to a process that dies: before it writes, after that and before its
+    COMMIT, and after it and before it acknowledges. Then to one that doesn't. Prints JSON: how the first ones ended, and the
+    read model.
 """
 
-import asyncio
 import inspect
+import json
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable
@@ -229,7 +230,17 @@ def model(place: Place, strategy: Strategy) -> dict[str, int]:
 POINTS = ("before the write", "after it, before COMMIT", "after COMMIT, before the offset")
 
 
-def main(url: str, name: str) -> None:
+def main(url: str) -> None:
+    place, found = place_of(url), {}
+    for name in STRATEGIES:
+        empty(place)
+        codes = killed(url, name)
+        found[name] = [codes, model(place, STRATEGIES[name])]
+    sys.stdout.write(json.dumps(found))
+
+
+def killed(url: str, name: str) -> list[int]:
+    """How those ended that were to die."""
     codes = []
     for number, point in enumerate(POINTS, 1):
 
@@ -250,9 +261,8 @@ def main(url: str, name: str) -> None:
 
         codes.append(exit_code(forked(work)))
         assert deliver(place_of(url), STRATEGIES[name], Event("a", number, number))
-    sys.stdout.write(f"{codes}\n")
+    return codes
 
 
 if __name__ == "__main__":
-    asyncio.set_event_loop(None)
     main(*sys.argv[1:])
