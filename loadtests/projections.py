@@ -1,7 +1,7 @@
 """`scripts/bench projections`: what it costs a read model to know what it has seen, by each way of docs/projections.md.
 
 Events are applied by `Projection` in batches, as lists, and by the same handler in a transaction for each event; the guards are
-measured with eight writers; and the tables that each way fills are measured in bytes. PostgreSQL is on a core of its own, and both
+measured with eight writers; and the tables that each way fills are measured in bytes. PostgreSQL is on a core of its own. Both
 databases wait for the disk.
 """
 

@@ -284,8 +284,15 @@ class ProjectionRunner:
         since = noted[1].isoformat(timespec="seconds") if noted else "-"
         pause = _FAILING.pause(attempts)
         self._paused_until = time.monotonic() + pause
-        line = "projection %s stands at position %d since %s, attempt %d, tried again in %.0f s: %s"
-        log.error(line, name, position, since, attempts, pause, reason)
+        log.error(
+            "projection %s stands at position %d since %s, attempt %d, tried again in %.0f s: %s",
+            name,
+            position,
+            since,
+            attempts,
+            pause,
+            reason,
+        )
         await self._report()
 
     async def _report(self) -> None:
