@@ -21,7 +21,7 @@ _TYPES = {"position": BigInteger, "account": Text, "version": BigInteger, "amoun
 EVENTS = Table(
     "events", MetaData(), Column("transaction", Text), *[Column(name, kind) for name, kind in _TYPES.items()]
 )
-TABLES = {
+TABLES: dict[str, str | dict[str, str]] = {
     "events": {
         "postgresql": "position bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,"
         " transaction xid8 NOT NULL DEFAULT pg_current_xact_id(), account text, version bigint, amount bigint",
@@ -140,6 +140,10 @@ def applied(place: Place) -> dict[str, list[int]]:
 def applied_count(place: Place) -> int:
     (row,) = place.in_a_thread(lambda: place.execute("SELECT count(*) AS n FROM applied"))
     return int(row.n)
+
+
+def more_applied(place: Place, before: int) -> bool:
+    return applied_count(place) > before
 
 
 def position(place: Place, name: str = "balance.v1") -> Any:

@@ -8,6 +8,7 @@ import asyncio
 import random
 import signal
 import subprocess
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from testing.template import ROOT, Forked
 from testing.waiting import wait_until
 from tests.sql.conftest import PRELOADED
 from tests.sql.places import Place
-from tests.sql.projections.accounts import Ledger, applied, applied_count, balances, projection
+from tests.sql.projections.accounts import Ledger, applied, applied_count, balances, more_applied, projection
 from tests.sql.projections.test_projection import at_work, caught_up, on_both
 
 STEPS = 24
@@ -60,7 +61,7 @@ def test_of_two_runners_one_takes_over_from_the_other_that_is_killed(place: Plac
         for number in range(KILLS):
             before = applied_count(place)
             ledger.produce(place, *[f"account-{chance.randrange(5)}" for _ in range(60)])
-            wait_until(lambda before=before: applied_count(place) > before, f"somebody is at work, kill {number}")
+            wait_until(partial(more_applied, place, before), f"somebody is at work, kill {number}")
             one = chance.randrange(2)
             runners[one].kill()
             runners[one].communicate()

@@ -6,6 +6,7 @@ Rules of docs/contract.md: R12.52.
 import asyncio
 import random
 import signal
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,7 +16,16 @@ from sqlalchemy.orm import Session
 from oncegate.sql import InboxBusy, ProjectionMisused
 from testing.waiting import until, wait_until
 from tests.sql.places import Place, done, place_of
-from tests.sql.projections.accounts import Ledger, add, applied, applied_count, balances, position, projection
+from tests.sql.projections.accounts import (
+    Ledger,
+    add,
+    applied,
+    applied_count,
+    balances,
+    more_applied,
+    position,
+    projection,
+)
 from tests.sql.projections.test_projection import at_work, caught_up, on_both, on_postgresql
 from tests.sql.projections.test_projection_kills import right, started
 
@@ -118,7 +128,7 @@ async def rebuilt(place: Place, events: int, resets: int) -> None:
     try:
         for _ in range(resets):
             before = applied_count(place)
-            wait_until(lambda before=before: applied_count(place) > before, "events are applied", within=120)
+            wait_until(partial(more_applied, place, before), "events are applied", within=120)
             await empty(place, projection(place, wait_timeout=60))
             await ledger.produced(place, *[f"account-{chance.randrange(20)}" for _ in range(50)])
             wait_until(lambda: applied_count(place) >= ledger.count // 2, "half of it is made again", within=600)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -38,6 +39,10 @@ def amount_of(place: Place, table: str, account: str = "a") -> Any:
 
 def once(place: Place, step: Callable[[Any], Any]) -> Any:
     return place.run(lambda session: step(session.connection()))
+
+
+def executed(statement: Any, given: dict[str, Any], db: Any) -> Any:
+    return db.execute(statement, given)
 
 
 def eight_writers(place: Place, deliver: Callable[[int], bool], *, in_order: bool) -> None:
@@ -90,10 +95,10 @@ def test_with_less_than_instead_of_equal_what_comes_late_is_lost(place: Place, c
     less = text(str(columns.VERSION).replace("t.version = excluded.version - 1", "t.version < excluded.version"))
     for version in (1, 3, 2):
         given = {"account": "a", "version": version, "amount": 2**version}
-        once(place, lambda db, given=given: db.execute(less, given))
+        once(place, partial(executed, less, given))
     assert amount_of(place, "by_version") == 2 + 8
     for version in (1, 3, 2, 3, 1):
-        once(place, lambda db, version=version: columns.add_by_version(db, "b", version, 2**version))
+        once(place, partial(columns.add_by_version, account="b", version=version, amount=2**version))
     assert amount_of(place, "by_version", "b") == 2 + 4 + 8
 
 
@@ -110,7 +115,7 @@ def test_eight_writers_on_one_row_apply_each_id_once_in_any_order(place: Place, 
 def test_a_prefix_of_the_id_makes_one_of_two_events(place: Place, columns: SimpleNamespace) -> None:
     """The deliberate fault."""
     for event in (1, 2):
-        once(place, lambda db, event=event: columns.add_by_id(db, "a", f"{'e' * 40}{event}"[:36], 2**event))
+        once(place, partial(columns.add_by_id, account="a", event=f"{'e' * 40}{event}"[:36], amount=2**event))
     assert amount_of(place, "by_id") == 2
 
 
@@ -132,7 +137,7 @@ def test_an_id_goes_when_it_is_neither_among_the_last_nor_young(place: Place, co
 @on_both
 def test_by_position_duplicates_are_skipped_and_what_is_late_is_lost(place: Place, columns: SimpleNamespace) -> None:
     found = [
-        once(place, lambda db, position=position: columns.add_by_position(db, "a", position, position))
+        once(place, partial(columns.add_by_position, account="a", position=position, amount=position))
         for position in (3, 3, 7, 5, 9)
     ]
     assert found == [True, False, True, False, True]

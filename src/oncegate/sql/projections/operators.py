@@ -125,9 +125,18 @@ def _standing(connection: Connection, row: Row[Any]) -> Standing:
     events = orjson.loads(row.events)
     name = events["table"] if events["schema"] is None else f"{events['schema']}.{events['table']}"
     moved, failed = [None if at is None else utc(at) for at in (row.moved_at, row.failed_at)]
-    place = (row.transaction, row.position)
-    stuck = (row.failed_position, failed, row.attempts, row.reason)
-    return Standing(row.name, name, _behind(connection, row, events), *place, moved, *stuck)
+    return Standing(
+        row.name,
+        name,
+        _behind(connection, row, events),
+        row.transaction,
+        row.position,
+        moved,
+        row.failed_position,
+        failed,
+        row.attempts,
+        row.reason,
+    )
 
 
 def _behind(connection: Connection, row: Row[Any], events: dict[str, Any]) -> int | None:

@@ -102,10 +102,9 @@ class PositionRow:
         """Keep that the event at ``position`` has failed once more; ``attempts`` and ``failed_at`` as they are now."""
         columns = self._table.c
         again = columns.failed_position == position
-        since = func.coalesce(columns.failed_at, clock(connection))
-        if connection.scalar(select(columns.name).where(self._its, again)) is None:
-            since = clock(connection)
-        values = {"failed_at": since, "failed_position": position, "attempts": columns.attempts + 1, "reason": reason}
+        is_again = connection.scalar(select(columns.name).where(self._its, again)) is not None
+        values: dict[str, Any] = {"failed_position": position, "attempts": columns.attempts + 1, "reason": reason}
+        values["failed_at"] = func.coalesce(columns.failed_at, clock(connection)) if is_again else clock(connection)
         noted = update(self._table).where(self._its).values(values)
         return connection.execute(noted.returning(columns.attempts, columns.failed_at)).one_or_none()
 

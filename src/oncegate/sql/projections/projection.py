@@ -1,9 +1,9 @@
 """`Projection`: a read model that is made of the events of a table, each applied once, in the order of its aggregate."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 from sqlalchemy import Connection, Engine, MetaData, Row, Table
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -18,7 +18,7 @@ from oncegate.sql.projections.table import projection_table
 from oncegate.sql.reading.event_reader import EventColumns
 
 OneEvent = TypeVar("OneEvent", bound=Callable[[Row[Any], Any], Any])
-Events = TypeVar("Events", bound=Callable[[Sequence[Row[Any]], Any], Any])
+Events = TypeVar("Events", bound=Callable[[Any, Any], Any])
 
 
 class Projection:
@@ -77,7 +77,7 @@ class Projection:
     def apply(self, handler: OneEvent, /) -> OneEvent: ...
 
     @overload
-    def apply(self, *, batch: Literal[True]) -> Callable[[Events], Events]: ...
+    def apply(self, handler: None = None, /, *, batch: bool = False) -> Callable[[Events], Events]: ...
 
     def apply(self, handler: Any = None, /, *, batch: bool = False) -> Any:
         """Decorates a handler of an event, a row, and a session: a coroutine function of an ``AsyncSession``, or a plain one.
