@@ -26,11 +26,10 @@ from oncegate.app.settings.gateway import GatewaySettings, redact
 from oncegate.app.telemetry import logs
 from oncegate.cache.backoff import Backoff
 from oncegate.cache.errors import CacheError, CacheUnavailable
-from oncegate.cache.redis.store import RedisCache
-from oncegate.cache.redis.streams.client import StreamClient
+from oncegate.cache.redis.streams.commands import stream_client
 from oncegate.cache.redis.streams.group import Group, LetterLimits
 from oncegate.cache.redis.streams.stream import CommandStream
-from oncegate.cache.store import Cache
+from oncegate.cache.store import Cache, KeepsSubmissions
 from oncegate.middleware.admission.observe import Watch
 from oncegate.middleware.consumers.delivery import SubscriptionSettings
 from oncegate.middleware.consumers.subscription import Subscription
@@ -46,6 +45,10 @@ STREAM_TIMEOUT = 5.0
 """Seconds for an answer about the stream, which may bring megabytes; nothing but the next look depends on it."""
 DRAIN_SECONDS = 1.0
 """For outcomes that were known at the end to be recorded."""
+RETRY_BASE, RETRY_CAP = 1.0, 300.0
+"""Seconds: the longest pause before the second attempt, which is doubled for each one after it, and the longest of all."""
+MAX_DEAD_LETTERS = 10_000
+"""Of a stream, those of other consumers included; the oldest go first."""
 
 
 class WorkerRefused(Exception):
@@ -113,8 +116,8 @@ def subscription_settings(settings: GatewaySettings) -> SubscriptionSettings:
     return SubscriptionSettings(
         lease=rules.lease,
         ttl=rules.ttl,
-        timeout=rules.attempt_timeout,
-        max_result=rules.max_response_body,
+        attempt_timeout=rules.attempt_timeout,
+        max_result=rules.max_result,
         max_attempts=settings.worker.max_attempts,
         max_in_flight=2 * settings.worker.concurrency,
         on_missing_key="reject",
@@ -127,7 +130,7 @@ def create_metrics(settings: GatewaySettings) -> "tuple[Watch, Pages] | tuple[No
     if not worker.metrics_port:
         return None, None
     from oncegate.app.server.pages import Pages
-    from oncegate.app.telemetry.consumer_metrics import ConsumerMetrics
+    from oncegate.prometheus import ConsumerMetrics
 
     try:
         pages = Pages(worker.metrics_host, worker.metrics_port, "worker.metrics_port")
@@ -154,7 +157,7 @@ def _maintenance(settings: GatewaySettings, executor: Executor) -> AbstractAsync
 async def _work(
     settings: GatewaySettings,
     executor: Executor,
-    cache: RedisCache,
+    cache: KeepsSubmissions,
     maintenance: AbstractAsyncContextManager[None],
     metrics: Watch | None,
     pages: "Pages | None",
@@ -163,10 +166,10 @@ async def _work(
     worker_settings, lease = settings.worker, settings.idempotency.lease
     name = f"{worker_settings.name or socket.gethostname()}/{os.getpid()}-{secrets.token_hex(3)}"
     timeout = max(STREAM_TIMEOUT, settings.cache_timeout)
-    client = StreamClient(settings.cache, timeout=timeout)
-    reading = StreamClient(settings.cache, timeout=timeout + BLOCK_MS / 1000)
+    client = stream_client(settings.cache, timeout=timeout)
+    reading = stream_client(settings.cache, timeout=timeout + BLOCK_MS / 1000)
     stream = CommandStream(client, settings.namespace, worker_settings.stream)
-    limits = LetterLimits(worker_settings.max_dead_letters, round(worker_settings.dead_letter_ttl * 1000))
+    limits = LetterLimits(MAX_DEAD_LETTERS, round(worker_settings.dead_letter_ttl * 1000))
     cache.past_maxmemory = True  # each command that is executed leaves the stream
     subscription = Subscription(
         worker_settings.consumer_name,
@@ -187,7 +190,7 @@ async def _work(
     processing = Processing(
         subscription,
         executor,
-        Backoff(worker_settings.retry_base, worker_settings.retry_cap),
+        Backoff(RETRY_BASE, RETRY_CAP),
         recheck=Backoff(min(0.5, lease / 8), lease / 3),
         worker=name,
         life=SubmissionLife(
@@ -197,7 +200,7 @@ async def _work(
             prefix=settings.prefix,
             ttl=settings.idempotency.ttl,
         ),
-        encryption=cache.encryption,
+        encryption=settings.encryption(),
     )
     worker = Worker(
         Group(stream, reading, worker_settings.consumer_name, name, limits),
@@ -225,8 +228,8 @@ async def _work(
         return left, FAILED if worker.ended_by_handler else 0
 
 
-def _in_redis(cache: Cache) -> RedisCache:
-    if not isinstance(cache, RedisCache):
+def _in_redis(cache: Cache) -> KeepsSubmissions:
+    if not isinstance(cache, KeepsSubmissions):
         raise WorkerRefused("cache: a worker needs the Redis that the gateway uses")
     return cache
 

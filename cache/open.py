@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # the command line's help names the schemes, and needs nothin
 log = logging.getLogger("oncegate.cache")
 
 _has_warned = False
-_CALLS = ("claim", "extend", "complete", "release", "get")
+_CALLS = ("claim", "renew", "complete", "release", "get")
 """The calls that every entry point makes."""
 
 

@@ -7,15 +7,17 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, cast, overload
+from typing import Any, Generic, Required, TypedDict, TypeVar, Unpack, cast, overload
 
 from oncegate.cache.errors import CacheUnavailable, RecordUnreadable
 from oncegate.cache.open import given_cache
 from oncegate.cache.record import State, StoredResponse
 from oncegate.cache.store import Cache
-from oncegate.middleware.admission.admission import Address, AdmissionRequest, Admissions, Verdict
-from oncegate.middleware.admission.attempt import Attempt, LeaseLost, Unconfirmed
+from oncegate.middleware.admission.admission import Admissions, Verdict
+from oncegate.middleware.admission.attempt import Attempt
 from oncegate.middleware.admission.gate import GateDecision
+from oncegate.middleware.admission.lease import LeaseLost, Unconfirmed
+from oncegate.middleware.admission.request import Address, AdmissionRequest, Rotation
 from oncegate.middleware.calls.errors import (
     CommandFailedError,
     DuplicateCommandError,
@@ -50,6 +52,19 @@ Result = TypeVar("Result")
 _DONE, _RAISED = 200, 500
 
 
+class ProcessorOptions(TypedDict, Generic[Result], total=False):
+    """The keyword arguments of `CommandProcessor`, for its overloads."""
+
+    name: Required[str]
+    cache: Required[Cache | str]
+    settings: IdempotencySettings | None
+    namespace: str
+    secret: Secrets
+    result_type: Any
+    codec: Codec[Result] | None
+    max_in_flight: int
+
+
 class CommandProcessor(Generic[Payload, Result]):
     """Executes commands by ``execute``, under the idempotency keys that the callers give.
 
@@ -60,7 +75,7 @@ class CommandProcessor(Generic[Payload, Result]):
     ``result_type`` says how results are stored and read back (anything that pydantic takes; what it can't take fails here,
     before any effect); without it, results are JSON values: a retry gets a dict where the first call got a dataclass.
     ``codec`` stores them in its own way instead. A result that can't be stored after all, that would not come back equal,
-    or that is over ``max_response_body``, is recorded as a success without it.
+    or that is over ``max_result``, is recorded as a success without it.
 
     ``secret``, 32 bytes or more, keys the digests of keys, callers and commands: a list of two while one replaces the other.
 
@@ -70,32 +85,10 @@ class CommandProcessor(Generic[Payload, Result]):
 
     @overload
     def __init__(
-        self,
-        execute: Callable[[Payload], Awaitable[Result]],
-        *,
-        name: str,
-        cache: Cache | str,
-        settings: IdempotencySettings | None = None,
-        namespace: str = "default",
-        secret: Secrets = None,
-        result_type: Any = Any,
-        codec: Codec[Result] | None = None,
-        max_in_flight: int = 1000,
+        self, execute: Callable[[Payload], Awaitable[Result]], **options: Unpack[ProcessorOptions[Result]]
     ) -> None: ...
     @overload
-    def __init__(
-        self,
-        execute: Callable[[Payload], Result],
-        *,
-        name: str,
-        cache: Cache | str,
-        settings: IdempotencySettings | None = None,
-        namespace: str = "default",
-        secret: Secrets = None,
-        result_type: Any = Any,
-        codec: Codec[Result] | None = None,
-        max_in_flight: int = 1000,
-    ) -> None: ...
+    def __init__(self, execute: Callable[[Payload], Result], **options: Unpack[ProcessorOptions[Result]]) -> None: ...
     def __init__(
         self,
         execute: Callable[[Payload], Any],
@@ -138,13 +131,13 @@ class CommandProcessor(Generic[Payload, Result]):
         Without a key nothing is enforced, whatever ``raise_on_duplicate`` says. ``caller`` scopes the key; ``wait`` is how
         many seconds to wait for a concurrent call (capped by ``max_wait``). The execution goes on if this call is cancelled.
 
-        Raises a `ProcessError`, what ``execute`` raised, `KeyInvalid`, `KeyMissing` (``require_key``), `CallerMissing`
+        Raises a `ProcessError`, what ``execute`` raised, `KeyInvalid`, `KeyMissing` (``on_missing_key``), `CallerMissing`
         (``require_scope``), `Overloaded`, `oncegate.cache.errors.CacheError`, and ``TypeError`` for a command that has no
         JSON form.
         """
         settings = self._policy.settings
         if idempotency_key is None:
-            if settings.require_key:
+            if settings.on_missing_key == "reject":
                 raise KeyMissing("This command requires an idempotency key.")
             return await self._call(command)
         if settings.require_scope and not caller:
@@ -160,7 +153,7 @@ class CommandProcessor(Generic[Payload, Result]):
             whole=address.whole,
         )
         if self._digests.former is not None:
-            request.other = self._address(idempotency_key, scope, form, self._digests.former)
+            request.rotation = Rotation(address, self._address(idempotency_key, scope, form, self._digests.former))
         for _ in range(MOST_TURNS):
             outcome = await self._admissions.admit(request)
             if isinstance(outcome, Verdict):
@@ -201,15 +194,17 @@ class CommandProcessor(Generic[Payload, Result]):
     async def _run(self, run: "_Run", command: Payload) -> None:
         attempt = run.attempt
         try:
-            await attempt.confirm()
+            await attempt.lease.confirm()
             run.result = await self._call(command)
         except BaseException as error:  # whatever a command raises is its outcome
-            if is_left(error, attempt.task, closing=self._admissions.in_flight.closing and not attempt.overdue):
+            if is_left(
+                error, attempt.lease.task, closing=self._admissions.in_flight.closing and not attempt.lease.overdue
+            ):
                 raise
             self._settle_raised(run, error)
         else:
             kept = dumped(self._codec.dump, run.result, attempt.record)
-            kept = bounded(self._policy.max_response_body, kept, attempt.record) if self._policy.keeps_body else None
+            kept = bounded(self._policy.max_result, kept, attempt.record) if self._policy.keeps_body else None
             attempt.settle(State.SUCCEEDED, StoredResponse(_DONE, (), kept, now_ms()))
         await attempt.ended()
 
@@ -217,7 +212,7 @@ class CommandProcessor(Generic[Payload, Result]):
     def _settle_raised(run: "_Run", error: BaseException) -> None:
         """Record what was raised, and keep it for the caller: out of this task, some of it would end the event loop."""
         attempt = run.attempt
-        state, note = outcome_of(error, overdue=attempt.overdue)
+        state, note = outcome_of(error, overdue=attempt.lease.overdue)
         run.raised = error
         if isinstance(error, Unconfirmed):
             run.raised = CacheUnavailable(str(error))

@@ -7,7 +7,7 @@ from typing import Any
 from oncegate.cache.errors import CacheUnavailable
 from oncegate.cache.record import FINGERPRINT_BYTES, Claim
 from oncegate.cache.store import Cache
-from oncegate.middleware.admission.admission import Address
+from oncegate.middleware.admission.request import Address
 from oncegate.middleware.consumers.delivery import Delivery, SubscriptionSettings
 from oncegate.middleware.outcome.results import command_form, octets
 from oncegate.middleware.rules.digests import UNKEYED, Digests
@@ -61,7 +61,7 @@ class Addresses:
             there = await self._is_recorded(other.key, of_gateway)
             return there and not await self._is_recorded(address.key, of_gateway)
         except CacheUnavailable:
-            if self._settings.on_cache_down != "run":
+            if self._settings.on_cache_down != "fail_open":
                 raise
             return False
 

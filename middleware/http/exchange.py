@@ -18,20 +18,23 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from oncegate.cache.record import State, StoredResponse, stored_response
-from oncegate.middleware.admission.admission import Address, AdmissionRequest, Verdict
-from oncegate.middleware.admission.attempt import Attempt, LeaseLost, Unconfirmed
+from oncegate.middleware.admission.admission import Verdict
+from oncegate.middleware.admission.attempt import Attempt
 from oncegate.middleware.admission.gate import GateDecision
+from oncegate.middleware.admission.lease import LeaseLost, Unconfirmed
+from oncegate.middleware.admission.request import Address, AdmissionRequest, Rotation
 from oncegate.middleware.http.app_functions import redacted
 from oncegate.middleware.http.asgi import SCOPE_EXTENSION, AttemptView, Submission
 from oncegate.middleware.http.keyed_request import KeyedRequest
 from oncegate.middleware.outcome import responses
-from oncegate.middleware.outcome.errors import ENDS_PROCESS, NotAccepted, NotProcessed, OutcomeUnknown
+from oncegate.middleware.outcome.errors import ENDS_PROCESS, GatewayFailed, NotAccepted, NotProcessed, OutcomeUnknown
 from oncegate.middleware.outcome.problems import Answer
 from oncegate.middleware.outcome.raised import kind_and_text, outcome_of
 from oncegate.middleware.rules.errors import MOST_TURNS, overtaken
 from oncegate.middleware.rules.key import Fields, fingerprint, forgiving, record_id
 from oncegate.middleware.rules.policy import PREFER, RAISE_HEADER
 from oncegate.middleware.rules.prefer import wanted_wait, wants_error
+from oncegate.middleware.tokens.verifier import Tokens
 
 log = logging.getLogger("oncegate.http")
 
@@ -53,20 +56,27 @@ _READ: Fields = {}
 # Members of an enumeration take long to look up.
 _IN_FLIGHT: Final = GateDecision.IN_FLIGHT
 _UNKNOWN: Final = State.UNKNOWN
+_OF_UNKNOWN: Final = ("upstream-failed", "gateway-failed")
+"""The problems whose outcome is unknown."""
 
 
 class Exchange(KeyedRequest):
     """One request with a key: `identify` comes first. What it needs of the request, and its answers, are `KeyedRequest`'s.
 
     Its ``fields`` are there up to `admit`, ``attempt`` from `begin` on; ``raised`` is what its command raised, for who called.
+    ``found`` is what its driver goes on by (`oncegate.middleware.http.enter.way_of` sets it, to what `identify` returns): with a
+    look-up key its body is to be read, an `Answer` is to be sent, and `Tokens` are to be waited for.
     """
 
-    __slots__ = ("_lost", "_problem", "admission", "attempt", "raised")
+    __slots__ = ("_lost", "_problem", "_wait", "admission", "attempt", "found", "raised")
+
+    found: str | Answer | Tokens | None
 
     admission: AdmissionRequest
     attempt: Attempt
     raised: BaseException | None
     _lost: int
+    _wait: float
     _problem: tuple[str, str, dict[str, Any] | None] | None
 
     # -- requested, admitted ------------------------------------------------------------------------------------------
@@ -80,11 +90,15 @@ class Exchange(KeyedRequest):
         whole = fingerprint(method, path, query, body, as_json=as_json, digests=digests)
         self.fields = _READ  # they would be kept for as long as the cache and the upstream are waited for
         self._lost = 0
+        wait: float = wanted_wait(fields, policy) if PREFER in fields else 0.0
+        if wait > 0 and self._outer() is not None:  # its attempt would not end while we wait for it
+            wait = 0.0
+        self._wait = wait
         self.admission = admission = AdmissionRequest(
             look_up_key,
             forgiving(method, path, whole, digests) if policy.warns else whole,
             policy,
-            wanted_wait(fields, policy) if PREFER in fields else 0,
+            wait,
             policy.raise_on_duplicate or (RAISE_HEADER in fields and wants_error(fields[RAISE_HEADER])),
             bool(policy.stream),
             whole,
@@ -94,9 +108,8 @@ class Exchange(KeyedRequest):
         if former is not None:
             whole = fingerprint(method, path, query, body, as_json=as_json, digests=former)
             marked = forgiving(method, path, whole, former) if policy.warns else whole
-            admission.other = Address(self.other_key, marked, whole)
-        if admission.wait > 0 and self._outer() is not None:  # its attempt would not end while we wait for it
-            admission.wait = 0.0
+            first = Address(look_up_key, admission.fingerprint, admission.whole)
+            admission.rotation = Rotation(first, Address(self.other_key, marked, whole))
         return admission
 
     def on_claimed(self, reply: Any) -> Step:
@@ -107,7 +120,7 @@ class Exchange(KeyedRequest):
             outcome = self.door.admissions.admitted(self.admission, reply)
             if isinstance(outcome, Attempt):
                 return outcome
-            if outcome.decision is _IN_FLIGHT and self.admission.wait > 0:
+            if outcome.decision is _IN_FLIGHT and self.admission.until > 0.0:
                 return outcome
             return self.on_waited(outcome) if self.scope.get("extensions") else self.answer_by(outcome)
         except Exception as error:  # noqa: BLE001 - answered, or passed on
@@ -115,7 +128,7 @@ class Exchange(KeyedRequest):
 
     def waits(self) -> None:
         """The driver waits for the attempt in the way, as the request prefers."""
-        self.applied = int(self.admission.wait)
+        self.applied = int(self._wait)
 
     def on_waited(self, verdict: Verdict | None) -> Step:
         """There is nothing to wait for any more: ``None`` where the attempt in the way has gone without an outcome."""
@@ -169,7 +182,7 @@ class Exchange(KeyedRequest):
         if state is None:
             self._settle(None, None, then)
             return
-        if state is _UNKNOWN or (body is not None and len(body) > policy.max_response_body):
+        if state is _UNKNOWN or (body is not None and len(body) > policy.max_result):
             body = None
         kept: StoredResponse | None = responses.stored(status, headers, body, policy.unstored)
         redact = self.door.redact
@@ -202,7 +215,7 @@ class Exchange(KeyedRequest):
             # A response that has begun can't be begun anew.
             self.raised = error if not begun else RuntimeError("confirmed after its response had begun")
         elif isinstance(error, Unconfirmed):
-            self._problem = "cache-unavailable", "The record cache can't be reached. Nothing was executed.", None
+            self._problem = "cache-unavailable", "", None
         elif isinstance(error, NotAccepted):
             level = logging.WARNING if error.members is None else logging.DEBUG  # else it is the caller's to mend
             log.log(level, "record %s: not accepted: %s", self.record, kind_and_text(error)[1])
@@ -213,12 +226,9 @@ class Exchange(KeyedRequest):
                 state, note = State.UNKNOWN, "the command stream did not answer"
         elif isinstance(error, NotProcessed):
             log.warning("record %s: nothing was sent: %s", self.record, kind_and_text(error)[1])
-            detail = "No connection to the upstream. Nothing was executed; the key is free."
-            self._problem = "upstream-unreachable", detail, None
+            self._problem = "upstream-unreachable", "", None
         elif isinstance(error, OutcomeUnknown):
-            log.warning("record %s: the outcome is unknown: %s", self.record, note)
-            detail = "The connection broke after the request was sent: its outcome is unknown."
-            self._problem = "upstream-failed", detail, None
+            self._on_unknown(error, note)
         elif isinstance(error, ENDS_PROCESS):
             self.raised = error
         elif state is State.UNKNOWN:
@@ -230,6 +240,14 @@ class Exchange(KeyedRequest):
             kept, note = responses.stored_exception(), f"raised {type(error).__qualname__}"
         self._settle(state, kept, then, note)
 
+    def _on_unknown(self, error: OutcomeUnknown, note: str) -> None:
+        if isinstance(error, GatewayFailed):
+            log.error("record %s: a request failed, its outcome is unknown", self.record, exc_info=error)
+            self._problem = "gateway-failed", "", None
+        else:
+            log.warning("record %s: the outcome is unknown: %s", self.record, note)
+            self._problem = "upstream-failed", "", None
+
     def _settle(
         self, state: State | None, kept: StoredResponse | None, then: Callable[[], None] | None, note: str = ""
     ) -> None:
@@ -240,14 +258,13 @@ class Exchange(KeyedRequest):
 
     def unanswered(self) -> Answer:
         """The answer where ``response_timeout`` is over before the response has begun."""
-        detail = "The upstream has not answered yet; the attempt goes on: ask again with the same key."
-        return self.problem("upstream-timeout", detail, attempt=self.attempt.number)
+        return self.problem("upstream-timeout", attempt=self.attempt.number)
 
     def failed(self) -> Answer | None:
         """The answer after `on_failure`; ``None`` where the server answers, since the app raised, or nothing was begun."""
         if self._problem is not None:
             slug, detail, extra = self._problem
-            retryable = self.policy.settings.on_unknown == "retry" if slug == "upstream-failed" else None
+            retryable = _UNKNOWN in self.policy.takeover if slug in _OF_UNKNOWN else None
             return self.problem(slug, detail, attempt=self.attempt.number, retryable=retryable, extra=extra)
         if not isinstance(self.raised, LeaseLost):
             self.observed(GateDecision.RUN.value, 500, self.attempt.number)

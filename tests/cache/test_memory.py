@@ -16,7 +16,7 @@ from testing.records import read
 
 PRINT = b"p" * 16
 LEASE: dict[str, Any] = {"fingerprint": PRINT, "lease_ms": 1_000, "retention_ms": 9_000}
-RECORD_BYTES = OVERHEAD_BYTES + 2 + 55
+RECORD_BYTES = OVERHEAD_BYTES + 2 + 55 + len('{"I":"00000000"}')
 
 
 class Clock:
@@ -84,7 +84,7 @@ async def test_time_to_live_is_exact_to_the_millisecond() -> None:
     clock.now = 5.0 + 1.0
     held = await read(cache, "k")
     assert (held.record.state, held.remaining_ms) == (State.UNKNOWN, 9_000)
-    assert await cache.extend("k", token=token, lease_ms=1_500)  # from now on: a second and a half, and nine more
+    assert await cache.renew("k", token=token, lease_ms=1_500)  # from now on: a second and a half, and nine more
     clock.now = 6.0 + 10.499
     assert await cache.get("k") is not None
     clock.now = 6.0 + 10.5

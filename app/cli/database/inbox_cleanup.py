@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as ProgressBar
 
-from oncegate.app.cli.terminal import as_document, console
+from oncegate.app.cli.terminal import console, output
 from oncegate.app.cli.usage import end
 from oncegate.cache.errors import CacheError
-from oncegate.cache.redis.streams.client import StreamClient
+from oncegate.cache.redis.streams.commands import stream_client
 from oncegate.cache.redis.streams.stream import CommandStream
 from oncegate.middleware.consumers.delivery import broker_time
 from oncegate.sql.inbox.cleanup import Progress, Retention, forget_in
@@ -49,7 +49,7 @@ async def _needed_from(settings: "GatewaySettings") -> datetime | None:
     counts here, neither that of Redis nor another gateway's, which would use up the margin.
     """
     worker = settings.worker
-    client = StreamClient(settings.cache, timeout=settings.cache_timeout)
+    client = stream_client(settings.cache, timeout=settings.cache_timeout)
     try:
         earliest = await CommandStream(client, settings.namespace, worker.stream).oldest_sent_ms(worker.consumer_name)
     finally:
@@ -71,8 +71,6 @@ def _shown(err: Console) -> Iterator[Callable[[Progress], None]]:
 def show_cleanup(done: Progress, *, dry_run: bool, as_json: bool) -> None:
     """Print how many markers were found and deleted."""
     until = done.until.replace(microsecond=0, tzinfo=None).isoformat() + "Z"
-    if as_json:
-        as_document({"found": done.due, "pruned": done.pruned, "until": until, "dry_run": dry_run})
-        return
-    pruned = "none" if dry_run else str(done.pruned)
-    console().print(f"{done.due} found, {pruned} deleted: those marked before {until}", markup=False)
+    line = f"{done.due} found, {'none' if dry_run else done.pruned} deleted: those marked before {until}"
+    document = {"found": done.due, "pruned": done.pruned, "until": until, "dry_run": dry_run}
+    output(document, lambda _: console().print(line, markup=False), as_json=as_json)

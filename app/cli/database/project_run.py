@@ -11,8 +11,8 @@ from prometheus_client import CollectorRegistry
 from oncegate.app.cli.database.relay_run import imported_for, pages_at
 from oncegate.app.processes import ignore_signals, stop_by_signals
 from oncegate.app.telemetry import logs
-from oncegate.app.telemetry.projection_metrics import ProjectionMetrics
 from oncegate.app.work import loop_factory
+from oncegate.prometheus import ProjectionMetrics
 from oncegate.sql import Projection
 from oncegate.sql.database.access import NotDone, connected
 from oncegate.sql.projections.position import ProjectionMisused

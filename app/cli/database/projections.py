@@ -1,17 +1,14 @@
 """The command line of ``oncegate project`` and ``oncegate projections``; `oncegate.sql` is imported when they run."""
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from oncegate.app.cli.audit import audit, reason_needed
 from oncegate.app.cli.database.options import create_tables, print_only, with_database
-from oncegate.app.cli.terminal import ago, as_document, plain, print_details, print_table
+from oncegate.app.cli.terminal import Columns, ago, output, print_details, print_lines, print_table
 from oncegate.app.cli.usage import json_output
-
-if TYPE_CHECKING:
-    from oncegate.sql.projections.operators import Standing
 
 PROJECT_HELP = """Apply the events of a table to read models, each once, in the transaction that keeps the position.
 
@@ -92,26 +89,17 @@ def list_projections(database: str, schema: str | None, as_json: bool) -> None:
     """See `LIST_HELP`."""
     from oncegate.sql.projections.operators import standings
 
-    found = standings(database, schema)
-    if as_json:
-        as_document({"projections": [each.as_json() for each in found]})
-        return
-    names = ("NAME", "EVENTS", "BEHIND", "APPLIED LAST", "STUCK AT", "STUCK SINCE", "FAILS WITH")
-    print_table(names, [_cells(each) for each in found], folded=("FAILS WITH",))
-
-
-def _cells(each: "Standing") -> list[str]:
-    moved, since = [None if at is None else at.isoformat() for at in (each.moved_at, each.stuck_since)]
-    behind, stuck = ["-" if number is None else str(number) for number in (each.behind, each.stuck_at)]
-    return [
-        each.name,
-        each.events,
-        behind,
-        ago(moved) if moved else "-",
-        stuck,
-        ago(since) if since else "-",
-        each.reason or "-",
-    ]
+    columns: Columns = {
+        "NAME": "name",
+        "EVENTS": "events",
+        "BEHIND": "behind",
+        "APPLIED LAST": ("moved_at", ago),
+        "STUCK AT": "stuck_at",
+        "STUCK SINCE": lambda each: "-" if each["stuck_since"] is None else ago(each["stuck_since"]),
+        "FAILS WITH": "reason",
+    }
+    found = {"projections": [each.as_json() for each in standings(database, schema)]}
+    output(found, lambda _: print_table(columns, found["projections"], folded=("FAILS WITH",)), as_json=as_json)
 
 
 @projections.command(short_help="Show one projection.")
@@ -122,11 +110,10 @@ def show(name: str, database: str, schema: str | None, as_json: bool) -> None:
     """Show one projection: its place, and the event that it stands at."""
     from oncegate.sql.projections.operators import find
 
-    found = find(database, schema, name).as_json()
-    if as_json:
-        as_document(found)
-        return
-    print_details([(name, str(value)) for name, value in found.items() if value is not None])
+    def shown(found: dict[str, Any]) -> None:
+        print_details([(name, str(value)) for name, value in found.items() if value is not None])
+
+    output(find(database, schema, name).as_json(), shown, as_json=as_json)
 
 
 @projections.command(help=SKIP_HELP, short_help="Skip the event at which a projection stands.")
@@ -140,4 +127,4 @@ def skip(name: str, position: int, reason: str, database: str, schema: str | Non
 
     operators.skip(database, schema, name, position)
     audit(f"position {position} of projection {name}", "skipped", reason)
-    click.echo(plain(f"skipped {position} of {name}"))
+    print_lines([f"skipped {position} of {name}"])

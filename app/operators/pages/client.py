@@ -64,9 +64,10 @@ class RemoteGateway:
         record = self._fetch("GET", quote(identifier, safe=":"), WholeRecord)
         return None if record.get("resolution") == Resolution.ABSENT else record
 
-    async def of_key(self, key: str, caller: Sequence[str] | None) -> Sequence[str]:
+    async def of_key(self, key: str | None, caller: Sequence[str] | None) -> Sequence[str]:
         """See `Records`."""
-        return list(self._fetch("POST", "find", RecordIds, {"key": key, "caller": caller})["ids"])
+        which = {"caller": caller} if key is None else {"key": key, "caller": caller}
+        return list(self._fetch("POST", "find", RecordIds, which)["ids"])
 
     async def resolve(self, identifier: str, resolve: ResolveRequest, author: Author) -> Resolution:
         """See `Records`; the author's name is the one that the gateway knows by the token."""

@@ -36,9 +36,7 @@ from oncegate.sql.outbox.outbox import Added, Outbox
 from oncegate.sql.outbox.relay import Relay
 from oncegate.sql.outbox.sequences import Sequences, VersionConflict
 from oncegate.sql.outbox.sources.outbox_source import OutboxSource
-from oncegate.sql.outbox.sources.source import OutboxBacklog as Backlog
-from oncegate.sql.outbox.sources.source import OutboxMessage, Source
-from oncegate.sql.outbox.sources.source import RefusedMessage as Refusal
+from oncegate.sql.outbox.sources.source import OutboxBacklog, OutboxMessage, RefusedMessage, Source
 from oncegate.sql.outbox.sources.table_source import TableSource
 from oncegate.sql.projections.position import ProjectionMisused
 from oncegate.sql.projections.projection import Projection
@@ -46,7 +44,6 @@ from oncegate.sql.projections.projection import Projection
 __all__ = [
     "Added",
     "AsyncEntry",
-    "Backlog",
     "CommitUnknown",
     "Decision",
     "Entry",
@@ -58,12 +55,13 @@ __all__ = [
     "InboxUnavailable",
     "KeyReused",
     "Outbox",
+    "OutboxBacklog",
     "OutboxMessage",
     "OutboxMisused",
     "OutboxSource",
     "Projection",
     "ProjectionMisused",
-    "Refusal",
+    "RefusedMessage",
     "Relay",
     "SequenceEarly",
     "SequenceForked",

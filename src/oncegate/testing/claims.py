@@ -39,7 +39,7 @@ async def can_do_nothing(store: Store, token: bytes) -> None:
     """Who has ``token`` owns nothing."""
     before = await seen(store)
     assert not await complete(store, token)
-    assert not await store.cache.extend(store.key, token=token, lease_ms=LEASE)
+    assert not await store.cache.renew(store.key, token=token, lease_ms=LEASE)
     assert not await store.cache.release(store.key, token=token)
     assert await seen(store) == before
 
@@ -97,7 +97,7 @@ class Claims:
         held = await held_in(store)
         assert (held.record.state, held.record.lapsed, held.record.attempt) == (State.UNKNOWN, True, 1)
         assert not await store.cache.release(store.key, token=B)
-        assert await store.cache.extend(store.key, token=A, lease_ms=LEASE)
+        assert await store.cache.renew(store.key, token=A, lease_ms=LEASE)
         assert await reads(store) is State.IN_FLIGHT
         assert await store.cache.complete(store.key, Record(State.SUCCEEDED, A, PRINT, 1, RESPONSE), ttl_ms=TTL)
         assert (await held_in(store)).record == Record(State.SUCCEEDED, A, PRINT, 1, RESPONSE)
@@ -140,7 +140,7 @@ class Claims:
     async def test_an_owner_renews_in_flight_or_lapsed(self, store: Store, lapsed: bool) -> None:
         await claim(store, A)
         await leave(store, RETENTION - 1 if lapsed else RETENTION + SLACK_MS)
-        assert await store.cache.extend(store.key, token=A, lease_ms=2 * LEASE)
+        assert await store.cache.renew(store.key, token=A, lease_ms=2 * LEASE)
         held = await held_in(store)
         assert held.record.state is State.IN_FLIGHT
         assert about(held.remaining_ms, 2 * LEASE + RETENTION)
@@ -198,7 +198,7 @@ class Claims:
     async def test_what_is_not_in_flight_is_neither_renewed_nor_released(self, store: Store, source: State) -> None:
         await bring_to(store, source)
         before = await seen(store)
-        assert not await store.cache.extend(store.key, token=A, lease_ms=LEASE)
+        assert not await store.cache.renew(store.key, token=A, lease_ms=LEASE)
         assert not await store.cache.release(store.key, token=A)
         assert await seen(store) == before
 
@@ -277,7 +277,7 @@ class Claims:
         await claim(store, A, lease_ms=LEASE, retention_ms=1_000)
         answer = await claim(store, B, RETRY, lease_ms=1_000, retention_ms=10 * RETENTION)
         assert (answer.won, answer.record.state) == (False, State.IN_FLIGHT)
-        await store.cache.extend(store.key, token=A, lease_ms=LEASE)
+        await store.cache.renew(store.key, token=A, lease_ms=LEASE)
         held = await held_in(store)
         assert about(held.remaining_ms, LEASE + 1_000)
 
@@ -289,6 +289,41 @@ class Claims:
         winners = [token for token, answer in zip(tokens, answers, strict=True) if answer.won]
         assert len(winners) == 1
         assert all(answer.record.token == winners[0] for answer in answers)
+
+    @pytest.mark.parametrize("renewed_first", [True, False])
+    async def test_of_a_renewal_and_a_takeover_at_once_one_is_made(self, store: Store, renewed_first: bool) -> None:
+        """The lease has lapsed. A renewed record has the same bytes, for longer: who saw it lapsed must not take it over."""
+        await claim(store, A)
+        owner, taken_over = A, 0
+        for _ in range(20):
+            await leave(store, RETENTION // 2)
+            rival = os.urandom(16)
+            renewing = store.cache.renew(store.key, token=owner, lease_ms=LEASE)
+            claiming = claim(store, rival, RETRY)
+            if renewed_first:
+                renewed, answer = await asyncio.gather(renewing, claiming)
+            else:
+                answer, renewed = await asyncio.gather(claiming, renewing)
+            assert renewed != answer.won
+            owner, taken_over = (rival, taken_over + 1) if answer.won else (owner, taken_over)
+            held = await held_in(store)
+            assert (held.record.state, held.record.token) == (State.IN_FLIGHT, owner)
+            assert held.record.attempt == 1 + taken_over
+
+    @pytest.mark.parametrize("renewed_first", [True, False])
+    async def test_of_a_renewal_and_a_resolution_at_once_one_is_made(self, store: Store, renewed_first: bool) -> None:
+        """As above: an attempt that lives is resolved by force alone."""
+        for _ in range(20):
+            assert (await claim(store, A)).won
+            await leave(store, RETENTION // 2)
+            renewing = store.cache.renew(store.key, token=A, lease_ms=LEASE)
+            if renewed_first:
+                renewed, outcome = await asyncio.gather(renewing, resolve(store, None))
+            else:
+                outcome, renewed = await asyncio.gather(resolve(store, None), renewing)
+            assert outcome is (Resolution.IN_FLIGHT if renewed else Resolution.RESOLVED)
+            assert await reads(store) is (State.IN_FLIGHT if renewed else State.ABSENT)
+            await resolve(store, None, force=True)
 
     # -- an operator's resolution of what nobody knows
 

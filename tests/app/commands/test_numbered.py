@@ -14,18 +14,30 @@ import httpx
 import pytest
 
 from oncegate.app.gateway.gateway import Gateway
-from oncegate.cache.redis.calls import Numbering
 from oncegate.cache.redis.store import RedisCache
+from oncegate.cache.redis.streams.append import Numbering, append_entry
 from oncegate.cache.redis.streams.stream import Command, numbers_key, stream_key
 from testing.served import served
 from testing.servers import RedisServer
 from testing.upstreams import Upstream, answering
 
 ROUTES: list[dict[str, Any]] = [
-    {"path": "/orders/*/cancel", "mode": "async", "require_key": True, "aggregate": "path", "require_version": True},
-    {"path": "/orders/*", "mode": "async", "require_key": True, "aggregate": "path"},
-    {"path": "/accounts", "mode": "either", "require_key": True, "aggregate": "header:X-Account", "stream": "accounts"},
-    {"path": "/plain", "mode": "async", "require_key": True},
+    {
+        "path": "/orders/*/cancel",
+        "mode": "async",
+        "on_missing_key": "reject",
+        "aggregate": "path",
+        "require_version": True,
+    },
+    {"path": "/orders/*", "mode": "async", "on_missing_key": "reject", "aggregate": "path"},
+    {
+        "path": "/accounts",
+        "mode": "either",
+        "on_missing_key": "reject",
+        "aggregate": "header:X-Account",
+        "stream": "accounts",
+    },
+    {"path": "/plain", "mode": "async", "on_missing_key": "reject"},
 ]
 ALICE = {"authorization": "Bearer alice"}
 OK = b"HTTP/1.1 201 Created\r\ncontent-length: 2\r\n\r\nok"
@@ -275,7 +287,7 @@ async def test_a_command_that_was_appended_gets_its_own_number_again_whatever_ha
 async def test_a_key_that_is_free_again_after_its_time_gets_another_number(
     redis_server: RedisServer, fast_path: bool
 ) -> None:
-    async with opened(redis_server, fast_path, idempotency={"ttl": 0.2, "unknown_ttl": 900}) as door:
+    async with opened(redis_server, fast_path, idempotency={"ttl": 0.2}) as door:
         first = await door.send("/orders/7", "k")
         async with asyncio.timeout(20):
             while (  # noqa: ASYNC110 - Redis's clock is waited for
@@ -297,7 +309,9 @@ async def test_what_is_known_of_commands_goes_after_its_time_and_numbers_stay(re
                 Numbering(numbers, b"%016d" % (each % 50), command, b"", known_ms=1, kept_ms=1)
                 for each, command in enumerate(commands)
             ]
-            await asyncio.gather(*[cache.append(stream, [b"a", b"b"], limit=10**6, numbering=each) for each in given])
+            await asyncio.gather(
+                *[append_entry(cache.client, stream, [b"a", b"b"], limit=10**6, numbering=each) for each in given]
+            )
     finally:
         await cache.close()
     held: Any = redis_server.client().hgetall(numbers)

@@ -110,7 +110,7 @@ async def test_what_is_wrong_is_refused_and_named() -> None:
         for path, body, detail in (
             ("?state=absurd", None, "state: Input should be 'in-flight', 'succeeded', 'failed' or 'unknown'"),
             ("find", b"{", "the body is no JSON"),
-            ("find", b"{}", "key: Field required"),
+            ("find", b"{}", "give a key, or the header lines of a caller: who sends none is no caller in particular"),
             (f"{'a' * 20}:{'b' * 20}/resolve", b'{"as":"failed","headers":[["x"]]}', "headers.0.1: Field required"),
         ):
             method = "GET" if body is None else "POST"
@@ -304,7 +304,9 @@ async def test_a_cache_that_is_away_is_503() -> None:
 
 
 async def test_the_policy_is_published() -> None:
-    routes = [{"path": "/payments/*", "methods": ["POST", "PUT"], "require_key": True, "status": {402: "success"}}]
+    routes = [
+        {"path": "/payments/*", "methods": ["POST", "PUT"], "on_missing_key": "reject", "status": {402: "success"}}
+    ]
     async with served(f"http://127.0.0.1:{free_port()}", routes=routes, idempotency={"ttl": 60}) as (client, _):
         policy = (await client.get("/_oncegate/policy")).json()
     first, default = policy["routes"]

@@ -7,9 +7,11 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+import httptools
 import pytest
+from pydantic import ValidationError
 
-from oncegate.app.settings.gateway import GatewaySettings, redact
+from oncegate.app.settings.gateway import FORWARDED_METHODS, GatewaySettings, redact
 from oncegate.app.settings.sources import ConfigurationError, load
 from oncegate.cache.open import CACHE_SCHEMES
 from oncegate.cache.redis.url import REDIS_SCHEMES
@@ -54,7 +56,6 @@ def test_the_defaults_are_those_of_the_contract() -> None:
             "admin_tokens",
             "secret",
             "secret_file",
-            "secrets",
             "encryption_keys",
             "encryption_keys_file",
         }
@@ -119,7 +120,7 @@ def test_the_file_may_be_named_by_the_environment(tmp_path: Path, monkeypatch: p
 
 
 def test_routes_come_from_the_file_with_their_overrides(tmp_path: Path) -> None:
-    text = 'upstream = "http://file"\n[[routes]]\npath = "/payments/*"\nrequire_key = true\nttl = 9\n'
+    text = 'upstream = "http://file"\n[[routes]]\npath = "/payments/*"\non_missing_key = "reject"\nttl = 9\n'
     route = load({}, toml(tmp_path, text + '[routes.status]\n402 = "success"\n')).routes[0]
     assert route.status == {402: "success"}
     assert route.settings(load(UPSTREAM).idempotency).ttl == 9
@@ -263,11 +264,11 @@ def test_an_asynchronous_route_needs_keys_and_says_so_in_one_line() -> None:
     line = fault({**REDIS, "routes": [{"path": "/x", "mode": "async"}]})
     assert line == (
         'routes.0.mode (command line): "async" takes no command without a key, by which its copies are known; '
-        "set require_key = true or generate_key = true"
+        'set on_missing_key = "reject" or "generate"'
     )
-    routes = [{"path": "/a", "mode": "async", "require_key": True}, {"path": "/b", "mode": "either"}]
+    routes = [{"path": "/a", "mode": "async", "on_missing_key": "reject"}, {"path": "/b", "mode": "either"}]
     assert [route.mode for route in load({**REDIS, "routes": routes}).routes] == ["async", "either"]
-    made = {**REDIS, "idempotency": {"generate_key": True}, "routes": [{"path": "/x", "mode": "async"}]}
+    made = {**REDIS, "idempotency": {"on_missing_key": "generate"}, "routes": [{"path": "/x", "mode": "async"}]}
     assert load(made).routes[0].stream == "commands"
 
 
@@ -300,7 +301,13 @@ def test_no_methods_are_a_route_without_enforcement() -> None:
 
 
 def test_what_is_numbered_is_accepted_and_has_a_place_for_its_id() -> None:
-    accepted = {"path": "/orders/*", "mode": "async", "require_key": True, "aggregate": "path", "require_version": True}
+    accepted = {
+        "path": "/orders/*",
+        "mode": "async",
+        "on_missing_key": "reject",
+        "aggregate": "path",
+        "require_version": True,
+    }
     assert load({**REDIS, "routes": [accepted]}).routes[0].aggregate == "path"
     for wrong, line in (
         ({"mode": "sync"}, 'aggregate needs mode = "async" or "either"'),
@@ -331,3 +338,24 @@ def test_every_cache_that_can_be_opened_is_named_where_one_is_chosen() -> None:
     texts = [GatewaySettings.model_fields["cache"].description or "", invoke("serve", "--help").stdout]
     for scheme in CACHE_SCHEMES:
         assert all(f"{scheme}://" in text for text in texts), scheme
+
+
+class _Nobody:
+    """Takes no events of a parser's."""
+
+
+def _is_parsed(method: str) -> bool:
+    parser = httptools.HttpRequestParser(_Nobody())
+    try:
+        parser.feed_data(f"{method} / HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+    except httptools.HttpParserInvalidMethodError:
+        return False
+    return True
+
+
+def test_a_route_for_a_method_that_is_not_forwarded_is_refused() -> None:
+    """It would guard nothing."""
+    assert all(map(_is_parsed, FORWARDED_METHODS))
+    for method in ("FOO", "VERSION-CONTROL", "CONNECT"):
+        with pytest.raises(ValidationError, match=f"routes.0.methods: {method} is no method"):
+            GatewaySettings(upstream="http://u", routes=[{"path": "/x", "methods": [method]}])

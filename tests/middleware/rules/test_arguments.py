@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from fastapi import FastAPI
+from pydantic import ValidationError
 from redis.asyncio import Redis
 
 from oncegate.cache.memory.store import MemoryCache
@@ -18,9 +19,11 @@ from oncegate.faststream import SubscriptionMiddleware
 from oncegate.middleware.admission.observe import Watch
 from oncegate.middleware.calls.processor import CommandProcessor
 from oncegate.middleware.calls.sync import SyncCommandProcessor
+from oncegate.middleware.consumers.delivery import SubscriptionSettings
 from oncegate.middleware.consumers.subscription import Subscription
 from oncegate.middleware.http.middleware import IdempotencyMiddleware
 from oncegate.middleware.rules.settings import IdempotencySettings, Route
+from oncegate.middleware.tokens.settings import JwtSettings
 from testing.asgi_client import Client
 from tests.middleware.door import Answering
 
@@ -36,6 +39,20 @@ def processor(**given: Any) -> Any:
 
 def subscription(**given: Any) -> Any:
     return Subscription("billing", **({"cache": MemoryCache()} | given))
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "named"),
+    [
+        (IdempotencySettings, {"leese": 3}, "lease"),
+        (Route, {"path": "/x", "on_unknow": "retry"}, "on_unknown"),
+        (SubscriptionSettings, {"attempt_timout": 3}, "attempt_timeout"),
+        (JwtSettings, {"jwks": "f", "issuers": "i"}, "issuer"),
+    ],
+)
+def test_the_error_about_an_unknown_setting_names_the_nearest(kind: Any, given: dict[str, Any], named: str) -> None:
+    with pytest.raises(ValidationError, match=rf"unknown setting, did you mean {named}\?"):
+        kind(**given)
 
 
 DOORS = [middleware, processor, subscription]
@@ -125,8 +142,8 @@ def test_what_opens_a_cache_names_what_is_of_another_kind() -> None:
     with pytest.raises(TypeError, match=r"^url is a Redis"):
         open_cache(Redis())  # type: ignore[arg-type]  # wrong, and to be seen
     for given in ("redis://127.0.0.1", Redis()):
-        with pytest.raises(TypeError, match=r"^topology is a \w+: RedisCache.from_url"):
-            RedisCache(given, timeout=1)  # type: ignore[arg-type]  # wrong, and to be seen
+        with pytest.raises(TypeError, match=r"^client is a \w+: RedisCache.from_url"):
+            RedisCache(given)  # type: ignore[arg-type]  # wrong, and to be seen
 
 
 def test_a_consumer_s_middleware_names_what_is_of_another_kind() -> None:
@@ -172,8 +189,8 @@ async def test_through_a_url_commands_are_executed_once_and_the_shutdown_closes_
         await call.call(there)
         assert call.status == 201
     assert app.calls == 1
-    cache: Any = there.admissions.in_flight.cache
-    assert cache._routes
+    cache: Any = there.admissions.in_flight.shared.cache
+    assert cache.client.routes
     messages = iter(["lifespan.startup", "lifespan.shutdown"])
 
     async def receive() -> dict[str, str]:
@@ -185,4 +202,4 @@ async def test_through_a_url_commands_are_executed_once_and_the_shutdown_closes_
 
     there.app = lifespan
     await there({"type": "lifespan"}, receive, lambda message: None)  # type: ignore[arg-type, return-value]  # sends nothing
-    assert not cache._routes
+    assert not cache.client.routes

@@ -1,7 +1,9 @@
 """The operators' way into a database: by a URL of SQLAlchemy's, with any driver, and with errors of one line."""
 
 import asyncio
+import shlex
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -10,7 +12,7 @@ from sqlalchemy import URL, Connection, Engine, Table, create_engine, inspect, m
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from oncegate.sql.database.errors import is_of_database
+from oncegate.sql.database.errors import is_of_database, reason_of
 from oncegate.sql.database.types import DIALECTS
 
 Result = TypeVar("Result")
@@ -60,8 +62,7 @@ async def connected(database: str, *, makes: bool = False) -> AsyncIterator[Asyn
     except Exception as error:
         if not is_of_database(error):
             raise
-        reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
-        raise NotDone(f"{url.render_as_string()}: {reason}") from None
+        raise NotDone(f"{url.render_as_string()}: {reason_of(error)}") from None
     finally:
         if isinstance(engine, AsyncEngine):
             await engine.dispose()
@@ -83,13 +84,21 @@ async def in_transaction(engine: AsyncEngine | Engine, step: Callable[[Connectio
 
 
 def in_database(database: str, step: Callable[[Connection], Result], *, makes: bool = False) -> Result:
-    """The result of ``step`` in a transaction of its own. Raises `NotDone`, as `connected` does."""
+    """The result of ``step`` in a transaction of its own. Raises `NotDone`, as `connected` does.
+
+    It is waited for, also where an event loop runs, which stands still for as long.
+    """
 
     async def run() -> Result:
         async with connected(database, makes=makes) as engine:
             return await in_transaction(engine, step)
 
-    return asyncio.run(run())
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(run())
+    with ThreadPoolExecutor(1) as pool:  # one loop per thread
+        return pool.submit(asyncio.run, run()).result()
 
 
 def check_there(connection: Connection, *tables: Table, group: str = "inbox") -> None:
@@ -101,7 +110,12 @@ def check_there(connection: Connection, *tables: Table, group: str = "inbox") ->
 
 def create_command(table: Table, group: str) -> str:
     """The command of ``group``, inbox or outbox, that creates ``table``."""
-    return f"oncegate {group} create --database URL" + (f" --schema {table.schema}" if table.schema else "")
+    return command_line(f"{group} create", table.schema)
+
+
+def command_line(words: str, schema: str | None) -> str:
+    """A command about a database, for a line to operators: who prints it knows the URL."""
+    return f"oncegate {words} --database URL" + (f" --schema {shlex.quote(schema)}" if schema else "")
 
 
 def _is_there(url: URL) -> bool:

@@ -3,7 +3,7 @@
 import re
 from typing import Final
 
-from oncegate.middleware.rules.settings import NAME
+from oncegate.middleware.consumers.sql_interface import NAME
 
 _NAME: Final = re.compile(NAME)
 

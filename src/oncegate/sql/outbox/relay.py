@@ -16,10 +16,8 @@ from typing import Any, Final, Protocol
 from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from oncegate.cache.backoff import Backoff
-from oncegate.middleware.admission.attempt import notify
-from oncegate.middleware.rules.arguments import is_async
-from oncegate.sql.database.errors import is_of_database
+from oncegate.middleware.consumers.sql_interface import Backoff, given_seconds, is_async, notify
+from oncegate.sql.database.errors import is_of_database, reason_of
 from oncegate.sql.outbox.publishing import Publish, by_broker, is_away
 from oncegate.sql.outbox.sources.outbox_source import OutboxSource
 from oncegate.sql.outbox.sources.source import OutboxMessage, RefusedMessage, Source
@@ -75,6 +73,8 @@ class Relay:
         log_every: float = 30.0,
         watch: RelayWatch | None = None,
     ) -> None:
+        confirm_timeout, poll = given_seconds(confirm_timeout=confirm_timeout, poll=poll)
+        (log_every,) = given_seconds(log_every=log_every)
         if batch < 1 or not (confirm_timeout > 0 and poll > 0 and log_every > 0):
             raise ValueError("batch is 1 or more; confirm_timeout, poll and log_every are above 0 seconds")
         self._source = OutboxSource(source) if isinstance(source, AsyncEngine | Engine) else source
@@ -242,5 +242,4 @@ def _log_database(error: Exception) -> None:
     """Raises ``error`` where it is none of a database's."""
     if not is_of_database(error):
         raise error
-    reason = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
-    log.warning("the database can't be used: %s: %s", type(error).__name__, reason)
+    log.warning("the database can't be used: %s: %s", type(error).__name__, reason_of(error))

@@ -9,8 +9,8 @@ import orjson
 from sqlalchemy import BigInteger, Column, Connection, MetaData, Row, Table, inspect, select, text, update
 from sqlalchemy.exc import SQLAlchemyError
 
-from oncegate.sql.database.access import NotDone, check_there, in_database
-from oncegate.sql.database.findings import LONG_SECONDS, DatabaseFinding, table_findings
+from oncegate.sql.database.access import NotDone, check_there, command_line, in_database
+from oncegate.sql.database.findings import LONG_SECONDS, DatabaseFinding, table_findings, unreadable
 from oncegate.sql.database.terms import wait_limit
 from oncegate.sql.database.types import utc
 from oncegate.sql.projections.table import PROJECTIONS, projection_table
@@ -19,7 +19,7 @@ from oncegate.sql.reading.event_reader import EventColumns, EventReader
 
 Result = TypeVar("Result")
 
-_NEEDED: Final = {PROJECTIONS: "SELECT, INSERT, UPDATE"}
+_TASKS: Final = {"apply events": {PROJECTIONS: "SELECT, INSERT, UPDATE"}, "see how far": {PROJECTIONS: "SELECT"}}
 _WAIT: Final = 10.0
 """Seconds for the batch under way, behind which an event is skipped."""
 
@@ -46,12 +46,14 @@ class Standing:
         instants = {"moved_at": self.moved_at, "stuck_since": self.stuck_since}
         return asdict(self) | {name: None if at is None else at.isoformat() for name, at in instants.items()}
 
-    def finding(self) -> DatabaseFinding:
+    def finding(self, schema: str | None) -> DatabaseFinding:
         """A line for operators."""
         line = f"{self.name}: {'an unknown number of' if self.behind is None else self.behind} rows behind"
         if self.stuck_since is not None:
             line += f", stands at position {self.stuck_at} since {self.stuck_since:%Y-%m-%d %H:%M:%S} UTC"
-            return DatabaseFinding("projection", "advice", f"{line}: oncegate projections show {self.name}")
+            return DatabaseFinding(
+                "projection", "advice", f"{line}: {command_line(f'projections show {self.name}', schema)}"
+            )
         age = LONG_SECONDS + 1 if self.moved_at is None else (datetime.now(UTC) - self.moved_at).total_seconds()
         if self.behind and age > LONG_SECONDS:
             since = "nothing was applied yet" if self.moved_at is None else f"nothing was applied for {age:.0f} s"
@@ -99,11 +101,12 @@ def projection_findings(connection: Connection, schema: str | None) -> list[Data
     if not inspect(connection).has_table(PROJECTIONS, schema=schema):
         return []
     table = projection_table(MetaData(), schema)
-    users = "who applies events needs it"
-    found = table_findings(connection, [table], _NEEDED, group="projections", users=users)
+    found = table_findings(connection, [table], _TASKS, group="projections")
     if any(each.severity == "failed" for each in found):
         return found
-    return found + [each.finding() for each in _standings(connection, table)]
+    if closed := unreadable(connection, "projection", "how far projections are", table):
+        return found + closed
+    return found + [each.finding(schema) for each in _standings(connection, table)]
 
 
 def _in_projections(database: str, schema: str | None, step: Callable[[Connection, Table], Result]) -> Result:

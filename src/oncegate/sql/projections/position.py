@@ -8,8 +8,8 @@ import orjson
 from sqlalchemy import Connection, Row, Table, bindparam, func, select, text, update
 from sqlalchemy.exc import SQLAlchemyError
 
-from oncegate.middleware.outcome.errors import NotProcessed
-from oncegate.sql.database.errors import InboxMisused, meaning
+from oncegate.middleware.consumers.sql_interface import NotProcessed
+from oncegate.sql.database.errors import InboxMisused, meaning, reason_of
 from oncegate.sql.database.misuse import WRITTEN_BEFORE, check_commits_nothing, has_written
 from oncegate.sql.database.sessions import AnySync
 from oncegate.sql.database.terms import clock, limits_of, wait_limit
@@ -132,7 +132,7 @@ def entered(session: AnySync, table: str, step: Callable[[Connection], Result]) 
     except (SQLAlchemyError, OSError) as error:
         found = meaning(error, table)
         if isinstance(found, InboxMisused):
-            reason = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
+            reason = reason_of(error)
             raise ProjectionMisused(
                 f"the table {table}, or that of the events, is missing, not as it is needed, or not the role's to use ({reason}):"
                 " oncegate projections create --database URL"

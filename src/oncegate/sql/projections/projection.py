@@ -8,7 +8,7 @@ from typing import Any, TypeVar, overload
 from sqlalchemy import Connection, Engine, MetaData, Row, Table
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from oncegate.middleware.rules.arguments import is_async
+from oncegate.middleware.consumers.sql_interface import is_async
 from oncegate.sql.database.names import check_name
 from oncegate.sql.database.sessions import AnyAsync, AnySync, in_session
 from oncegate.sql.handlers.handler import Handler, session_parameter

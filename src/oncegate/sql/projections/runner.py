@@ -24,8 +24,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.util import greenlet_spawn
 
-from oncegate.cache.backoff import Backoff
-from oncegate.middleware.admission.attempt import notify
+from oncegate.middleware.consumers.sql_interface import Backoff, notify
 from oncegate.sql.database.errors import InboxBusy, InboxUnavailable, is_unsettled, meaning
 from oncegate.sql.database.misuse import check_not_aborted, hold, let_go, marked, watch
 from oncegate.sql.database.types import DIALECTS, utc

@@ -2,7 +2,7 @@
 
 from prometheus_client import REGISTRY, CollectorRegistry
 
-from oncegate.app.telemetry.attempt_metrics import Families
+from oncegate.prometheus.attempts import Families
 
 
 class ProjectionMetrics:
@@ -13,23 +13,10 @@ class ProjectionMetrics:
 
     def __init__(self, *, registry: CollectorRegistry = REGISTRY) -> None:
         families = Families(registry)
-        label = "projection"
-        self._applied = families.counter("projection_events", "Events that were applied, and are committed.", label)
-        self._behind = families.gauge(
-            "projection_rows_behind",
-            "Rows that are to be applied, up to 100,000, when they were counted.",
-            label,
-            mode="mostrecent",
-        )
-        self._stuck_since = families.gauge(
-            "projection_stuck_timestamp_seconds",
-            "Since when an event's handler fails; 0 where none does.",
-            label,
-            mode="mostrecent",
-        )
-        self._stuck_at = families.gauge(
-            "projection_stuck_position", "That event's position; 0 where none fails.", label, mode="mostrecent"
-        )
+        self._applied = families.counter("projection_events")
+        self._behind = families.gauge("projection_rows_behind")
+        self._stuck_since = families.gauge("projection_stuck_timestamp_seconds")
+        self._stuck_at = families.gauge("projection_stuck_position")
 
     def events_applied(self, projection: str, count: int) -> None:
         """See `oncegate.sql.projections.runner.ProjectionWatch`."""
