@@ -1,4 +1,4 @@
-"""Every metric, by its name without ``oncegate_``: gateway, apps, consumers, relays, projections. Whoever counts takes it from here.
+"""Every metric, by its name without ``oncegate_``: gateway, apps, consumers, relays, projections. Who counts takes it from here.
 
 A counter's name gets ``_total``, a histogram's ``_seconds``. A label's values are bounded: no key, no caller, no path.
 """

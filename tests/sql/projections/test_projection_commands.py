@@ -99,7 +99,7 @@ def test_without_its_table_it_says_how_to_make_it(place: Place) -> None:
     place.execute("DROP TABLE oncegate_projection")
     refused = invoke("project", "tests.sql.projections.shop:plain", "--database", place.url)
     assert (refused.returncode, len(refused.stderr.splitlines())) == (1, 1), refused.stderr
-    assert "oncegate projections create --database URL" in refused.stderr
+    assert f"oncegate projections create --database {place.url}" in refused.stderr
     listed = invoke("projections", "list", "--database", place.url)
     assert "oncegate projections create" in listed.stderr
     assert invoke("projections", "create", "--database", place.url).stdout == "created\n"
