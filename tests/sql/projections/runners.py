@@ -8,7 +8,7 @@ python -m tests.sql.projections.runners URL stands STALL_LIMIT
     warns of. STALL_LIMIT is in seconds.
 python -m tests.sql.projections.runners URL resets
     One that dies before the commit of a reset.
-python -m tests.sql.projections.runners URL runs
+python -m tests.sql.projections.runners URL runs [BATCH]
     One that runs until it is killed.
 """
 
@@ -45,7 +45,7 @@ def run(place: Place, dies_at: int = 0, work: Any = add, **options: Any) -> None
     event.listen(sync_engine, "before_cursor_execute", on_step)
     event.listen(sync_engine, "commit", on_step)
     event.listen(Session, "after_commit", on_step)
-    asyncio.run(projection(place, work=work, batch=BATCH, **options).runner(engine).run())
+    asyncio.run(projection(place, work=work, **{"batch": BATCH, **options}).runner(engine).run())
 
 
 async def emptied(place: Place, session: Any) -> None:
@@ -86,7 +86,7 @@ def main(url: str, what: str, *given: str) -> None:
     elif what == "resets":
         place.transact(lambda session: emptied(place, session))
     else:
-        run(place)
+        run(place, batch=int(given[0]) if given else BATCH)
 
 
 if __name__ == "__main__":
