@@ -59,6 +59,8 @@ FAST = ("tests/cache", "tests/middleware", "tests/app", "tests/test_names.py", "
 The law, admission, the gateway's fast path and what it answers retries with are all in it. Left out are, of the same rooms, the
 command line, what several processes do at once, kills, and what several Redis servers do together.
 """
+OTHER_SERVERS = {"sentinel", "cluster", "postgresql", "sentinel_group", "cluster_group", "records_server"}
+"""Cases of parameters, and fixtures, that are of other servers than one Redis: with ``--fast`` they are left out, too."""
 _STARTING = (
     r"subprocess|multiprocessing|testing\.(?:brokers|command_line|gateway|groups|postgresql|template|wheelhouse)"
 )
@@ -102,7 +104,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = {"interpreted": "looks into what is compiled"} if compiled else {"compiled": "needs --compiled"}
     if not config.getoption("--long"):
         left_out["long"] = "needs --long"
-    _leave_out(config, items, GROUPS | COMPILED_ONCE if compiled else GROUPS, all_of=config.getoption("--fast"))
+    _leave_out(config, items, GROUPS | COMPILED_ONCE if compiled else GROUPS)
+    if config.getoption("--fast"):
+        _leave_out_other_servers(config, items)
     turn = {name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: turn.get(item.nodeid.partition("::")[0], len(turn)))  # stable: the others as they were
     for item in items:
@@ -113,16 +117,27 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip(reason=reason))
 
 
-def _leave_out(config: pytest.Config, items: list[pytest.Item], once: set[tuple[str, str]], *, all_of: bool) -> None:
-    """Leave out all but the first of each test that have a case of ``once``; the first, too, if ``all_of`` them."""
+def _leave_out(config: pytest.Config, items: list[pytest.Item], once: set[tuple[str, str]]) -> None:
+    """Leave out all but the first of each test that have a case of ``once``."""
     kept: list[pytest.Item] = []
     left_out: list[pytest.Item] = []
     seen: set[tuple[str, str, str]] = set()
     for item in items:
         parameters = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
         cases = {(item.nodeid.partition("[")[0], name, case) for name, case in once if parameters.get(name) == case}
-        (left_out if cases & seen or (cases and all_of) else kept).append(item)
+        (left_out if cases & seen else kept).append(item)
         seen |= cases
+    items[:] = kept
+    config.hook.pytest_deselected(items=left_out)
+
+
+def _leave_out_other_servers(config: pytest.Config, items: list[pytest.Item]) -> None:
+    kept: list[pytest.Item] = []
+    left_out: list[pytest.Item] = []
+    for item in items:
+        cases = item.callspec.params.values() if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ()
+        uses = {*getattr(item, "fixturenames", ()), *(case for case in cases if isinstance(case, str))}
+        (left_out if uses & OTHER_SERVERS else kept).append(item)
     items[:] = kept
     config.hook.pytest_deselected(items=left_out)
 

@@ -1,4 +1,4 @@
-"""Runs of minutes under kills, restarts and failovers, each ``python -m loadtests.runs.NAME``: they judge what is recorded, not how fast.
+"""Runs of minutes under kills, restarts and failovers, which judge what is recorded: ``python -m loadtests.runs.NAME``.
 
 The measurements, which docs/performance.md publishes, are beside this folder: `scripts/bench`.
 """

@@ -1,4 +1,4 @@
-"""``python -m loadtests.runs.callers``: one caller breaks off slow requests by the thousand; what another caller's take meanwhile.
+"""``python -m loadtests.runs.callers``: one caller breaks off slow requests by the thousand; what another's take meanwhile.
 
 The gateway bounds what one caller may have (``max_in_flight_per_caller``). The other caller's requests are measured alone first,
 then beside, in the same process at the same rate: none may be refused.
