@@ -5,8 +5,8 @@
 
 Ways: over HTTP to a gateway, by its Redis stream to ``oncegate worker``; or over RabbitMQ to consumers with the hook, whose
 records are in memory alone, without any Redis. The handler adds an amount to an account in PostgreSQL and checks nothing; the
-inbox stands before it (`loadtests.runs.inbox_handler`). Consumers are killed (SIGKILL), started anew, and kill themselves in their
-transactions and right behind them; PostgreSQL is crashed and started again, or loses a process, after which it restarts by
+inbox stands before it (`loadtests.runs.inbox_handler`). Consumers are killed (SIGKILL), started anew, and kill themselves in
+their transactions and right behind them; PostgreSQL is crashed and started again, or loses a process, after which it restarts by
 itself. Some messages are sent twice at the same time, some again later, some are published again; of the gateway's Redis,
 records of the hook are deleted.
 
