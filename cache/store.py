@@ -31,7 +31,7 @@ Then = Callable[[Result | Exception], None]
 
 
 class Cache(Protocol):
-    """Holds records, and moves them only as `oncegate.cache.transitions.TRANSITIONS` allows.
+    """A store of records, which moves them only as `TRANSITIONS` allows.
 
     ``key`` is a record's look-up key (see `oncegate.middleware.rules.key.record_key`); ``token`` is 16 random bytes, fresh for
     each claim.

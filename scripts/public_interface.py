@@ -122,13 +122,19 @@ def _of_class(kind: type) -> list[str]:
     if built:
         lines += _code(_signature(kind.__name__, built[0]))
     lines += text
-    lines += _fields(kind, node)
-    for each in methods:
-        if not each.name.startswith("_") and not _is_overload(each) and not _is_of_caches(kind, each):
-            if _is_property(each):
-                lines += [f"**`{kind.__name__}.{_signature(each.name, each)}`**", ""]
-            else:
-                lines += [f"**`{kind.__name__}.{each.name}`**", "", *_code(_signature(each.name, each))]
+    shown = [
+        each
+        for each in methods
+        if not each.name.startswith("_") and not _is_overload(each) and not _is_of_caches(kind, each)
+    ]
+    fields, properties = _fields(kind, node), [_attribute(each) for each in shown if _is_property(each)]
+    lines += fields
+    if fields and properties and issubclass(kind, BaseModel):  # a table, or a sentence, and then a list
+        lines += [""]
+    lines += [*properties, ""] if fields or properties else []
+    for each in shown:
+        if not _is_property(each):
+            lines += [f"**`{kind.__name__}.{each.name}`**", "", *_code(_signature(each.name, each))]
             lines += _text(ast.get_docstring(each))
     return lines
 
@@ -141,9 +147,9 @@ def _is_of_caches(kind: type, method: ast.FunctionDef | ast.AsyncFunctionDef) ->
 
 def _fields(kind: type, node: ast.ClassDef) -> list[str]:
     if kind.__name__ in SHOWN_ELSEWHERE:
-        return [f"The fields, with their defaults and meanings, are those of the gateway's file: {_linked(kind)}.", ""]
+        return [f"The fields, with their defaults and meanings, are those of the gateway's file: {_linked(kind)}."]
     if issubclass(kind, BaseModel):
-        return [*table(kind), ""]
+        return table(kind)
     lines = []
     for each, after in zip(node.body, [*node.body[1:], None], strict=True):
         told = ""
@@ -153,7 +159,13 @@ def _fields(kind: type, node: ast.ClassDef) -> list[str]:
             lines.append(f"- `{ast.unparse(each.target)}: {ast.unparse(each.annotation)}`{_plain(told)}")
         elif isinstance(each, ast.Assign) and issubclass(kind, enum.Enum):
             lines.append(f"- `{ast.unparse(each)}`{_plain(told)}")
-    return [*lines, ""] if lines else []
+    return lines
+
+
+def _attribute(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+    """A property, as a line beside the fields."""
+    said = " ".join((ast.get_docstring(node) or "").split())
+    return f"- `{_signature(node.name, node)}`{_plain(': ' + said)}"
 
 
 def _linked(kind: type) -> str:

@@ -15,9 +15,11 @@ class CorsSettings(StrictSettings):
     """Without ``origins``, nothing is added to any answer."""
 
     origins: tuple[Origin, ...] = Field(
-        default=(), description='whose scripts may read them: `["https://shop.example"]`; `["*"]`: any'
+        default=(), description='those whose scripts may read answers: `["https://shop.example"]`; `["*"]`: any'
     )
-    credentials: bool = Field(default=False, description="also where the browser sends its cookies along")
+    credentials: bool = Field(
+        default=False, description="scripts may read answers also where the browser sends its cookies along"
+    )
 
     @model_validator(mode="after")
     def _named(self) -> "CorsSettings":

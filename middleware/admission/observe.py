@@ -33,7 +33,7 @@ WATCH_FAILED: Final = "the watch failed"
 
 
 class Watch:
-    """Watches attempts, which go on when no answer is observed any more: each method is an event. This one does nothing.
+    """Notified of attempts, which go on when no answer is observed any more: each method is an event. This one does nothing.
 
     Called in the event loop, by the route's pattern; must be quick. What it raises is logged and goes no further.
     """

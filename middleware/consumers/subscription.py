@@ -67,15 +67,19 @@ P = ParamSpec("P")
 
 
 class Subscription:
-    """Lets each command be executed at most once at a time by ``consumer``, and never again once that is recorded.
+    """A consumer of messages that executes each command at most once at a time, and never again once that is recorded.
 
-    ``consumer`` names these records' owner: 1 to 64 letters, digits, ``.``, ``_`` and ``-``, the same over all processes
-    that share the work and for as long as records live. ``aliases`` are its former names. ``namespace`` is the gateway's, and
-    ``secret`` is, 32 bytes or more, by which keys, callers and payloads are digested: a list of two while one replaces the other.
-    ``name`` is who this process is, in records and for operators, where the host's name doesn't say.
+    - ``consumer``: the name that owns the records: 1 to 64 letters, digits, ``.``, ``_`` and ``-``. It is the same in all
+      processes that share the work, for as long as records live.
+    - ``cache``: a `Cache`, or the URL of one (see `open_cache`); the attribute ``cache`` is what was opened.
+    - ``namespace``, ``secret``: the gateway's, where commands come through one. ``secret``, 32 bytes or more, keys the digests
+      of keys, callers and payloads; a list of two while one replaces the other.
+    - ``aliases``: former names of the consumer, whose records count as its own.
+    - ``settings``: its rules.
+    - ``watch``: notified of attempts and decisions.
+    - ``name``: this process, in records and for operators, where the host's name doesn't say which it is.
 
-    ``cache`` is a `Cache`, or the URL of one (see `open_cache`); it is then this object's ``cache``.
-    `drain` is to be awaited before the process ends, `oncegate.cache.store.Cache.close` after it.
+    Await `drain` before the process ends, and `oncegate.cache.store.Cache.close` after it.
     """
 
     def __init__(

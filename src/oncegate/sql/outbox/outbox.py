@@ -89,13 +89,17 @@ class Outbox:
     ) -> Added | Coroutine[Any, Any, Added]:
         """Write a message in the session's transaction; it is published after the commit. Awaited, where the session is.
 
-        ``topic`` is the broker's queue, subject, stream or topic. ``body`` is bytes, or a str, as it is; anything else is sent as
-        JSON. ``key`` is the idempotency key of each of its publications: a random one, if none is given. With an ``aggregate``
-        the message gets its next number, and goes after those before it: until the transaction ends whoever adds
-        to the same aggregate waits. ``expected`` as for `Sequences.next`.
+        - ``topic``: the broker's queue, subject, stream or topic.
+        - ``body``: bytes or a str, sent as it is; anything else is sent as JSON.
+        - ``aggregate``: the message gets the aggregate's next number and is published after those before it. Until the
+          transaction ends, whoever else adds to the aggregate waits.
+        - ``expected``: the aggregate's version, as for `Sequences.next`.
+        - ``key``: the idempotency key of each of its publications; by default a random one.
+        - ``headers``: sent with it, beside those of oncegate.
+        - ``correlation``: the id of what the message is a part of, for logs and dead letters.
 
-        Raises `VersionConflict`, `OutboxMisused` where the message would not be in the transaction, `KeyInvalid` for a key
-        that is none, ``TypeError`` and ``ValueError`` for what else can't be sent.
+        Raises `VersionConflict`, `OutboxMisused` where the message would not be in the transaction, `KeyInvalid` for a key that
+        is none, ``TypeError`` and ``ValueError`` for what else can't be sent.
         """
         row = _row(self.name, topic, body, key, headers, correlation)
         check_expected(expected)

@@ -98,13 +98,16 @@ _TIDY: Final = "DELETE FROM {table} WHERE id IN (SELECT id FROM {table} WHERE pu
 
 
 class OutboxSource(DatabaseSource):
-    """The messages of ``outboxes`` (of all, if none are named) in the table ``oncegate_outbox`` of ``schema``.
+    """The messages of ``outboxes`` (of all, if none are named) in the table ``oncegate_outbox``.
 
-    A message that the broker refuses is tried again after a pause, which grows from 1 s to 60 s, and what is behind it in its
-    aggregate waits; after ``attempts`` refusals it is dead, and they wait for an operator. 0: it is never given up. What is
-    confirmed is deleted, with ``keep`` (s) that much later. On PostgreSQL the rows that a relay has taken are free again after
-    ``stall_limit`` (s) in which nothing was heard of it. On SQLite one relay works at a time: the others wait until it ends,
-    by a lock on a file beside the database.
+    - ``schema``: where the table is, if the connection doesn't look there by itself.
+    - ``attempts``: refusals after which a message is dead, and an operator decides; 0: it is never given up. Until then it is
+      tried again after pauses that grow from 1 s to 60 s, and what is behind it in its aggregate waits.
+    - ``keep``: seconds after its confirmation until a message is deleted.
+    - ``stall_limit``: seconds of silence after which PostgreSQL frees the rows that a relay has taken.
+    - ``pauses``: other pauses than these.
+
+    On SQLite one relay works at a time, by a lock on a file beside the database: the others wait until it ends.
     """
 
     def __init__(
