@@ -125,7 +125,7 @@ def subscription_settings(settings: GatewaySettings) -> SubscriptionSettings:
 
 
 def create_metrics(settings: GatewaySettings) -> "tuple[Watch, Pages] | tuple[None, None]":
-    """What counts for the worker of ``settings``, and serves it, bound already. Raises `WorkerRefused`."""
+    """The counters of a worker, and the pages that serve them, bound already. Raises `WorkerRefused`."""
     worker = settings.worker
     if not worker.metrics_port:
         return None, None

@@ -385,7 +385,7 @@ def _common_members(own: Any, common: Any) -> tuple[bytes, bytes]:
 
 @lru_cache(maxsize=256)
 def _common_of_flight(retention_ms: int, own: Any, common: Any) -> tuple[bytes, bytes, int]:
-    """What is the same in every claim of a process under one policy.
+    """The bytes that are the same in every claim of a process under one policy.
 
     A first attempt's bytes from the attempt number to the object, the object's up to the times, and the checksum so far.
     """

@@ -63,7 +63,7 @@ class Encryption:
         return bytes((_VERSION, len(own))) + own + nonce + bytes(cipher)
 
     def decrypt(self, encrypted: bytes, *address: bytes) -> bytes:
-        """What was encrypted for ``address``. Raises `RecordUnreadable`."""
+        """The bytes that were encrypted for ``address``. Raises `RecordUnreadable`."""
         if len(encrypted) < _HEAD_BYTES or encrypted[0] != _VERSION:
             raise RecordUnreadable("what is encrypted is damaged, or of a newer version")
         end = _HEAD_BYTES + encrypted[1]
@@ -78,7 +78,7 @@ class Encryption:
 
 
 async def off_loop(size: int, function: Callable[..., Made], *arguments: Any) -> Made:
-    """What ``function`` makes of what has so many bytes to be encrypted or decrypted: in a thread, if these are many."""
+    """Call ``function``, which encrypts or decrypts ``size`` bytes: in a thread, if these are many."""
     if size > OFF_LOOP_BYTES:
         return await asyncio.to_thread(function, *arguments)
     return function(*arguments)

@@ -137,7 +137,7 @@ class Record:
         self.former = former
 
     def given_back(self) -> "Record":
-        """What a release of this attempt in flight writes, to be kept for ``found_ms``: what the attempt has found.
+        """The record that a release of this attempt writes, to be kept for ``found_ms``: what the attempt has found.
 
         A lapsed attempt is its owner's again, who may still know the outcome; anything else is nobody's (`DEAD_TOKEN`).
         Raises ``ValueError`` where there was no record.
@@ -165,7 +165,7 @@ def body_bytes(record: Record | None) -> int:
 
 @dataclass(slots=True, init=False)
 class ClaimRequest:
-    """What a claim is made with: the first attempt at a free key, and what it may take over.
+    """A claim's arguments: the first attempt at a free key, and what it may take over.
 
     ``token`` is 16 random bytes, fresh for each claim. The attempt is in flight for ``lease_ms``; then it reads ``UNKNOWN`` for
     ``retention_ms`` more. ``takeover`` are the states that the claim may take over, where the fingerprint is the same.

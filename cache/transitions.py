@@ -30,7 +30,7 @@ Result = TypeVar("Result")
 
 
 class Event(enum.StrEnum):
-    """What can happen to a record."""
+    """An event in the life of a record."""
 
     CLAIM = "claim"
     RENEW = "renew"
@@ -109,7 +109,7 @@ def check(source: State, event: Event, target: State) -> State:
 
 
 class Resolution(enum.StrEnum):
-    """What became of an operator's `Cache.resolve`; only of ``RESOLVED`` was anything written."""
+    """The answer to an operator's `Cache.resolve`; only with ``RESOLVED`` was anything written."""
 
     RESOLVED = "resolved"
     ABSENT = "absent"
@@ -141,7 +141,7 @@ REMOVED: Final = 0
 
 
 class Move(Generic[Result]):
-    """What a call comes to: its ``answer``, and what becomes of the record.
+    """A call's ``answer``, and what becomes of the record.
 
     ``ttl_ms`` is what the record has to live from now on, or ``UNCHANGED`` (nothing is written), or ``REMOVED``. ``record`` is
     the new one, which the store makes bytes of; ``None``: what is held stays as it is.

@@ -1,4 +1,4 @@
-"""What commands share: options, the settings that these give, and how a command runs and ends."""
+"""Options that commands share, the settings that these give, and how a command runs and ends."""
 
 import logging
 import re

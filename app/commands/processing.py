@@ -38,9 +38,11 @@ _CONSUMER = b"consumer"
 
 @dataclass(frozen=True, slots=True)
 class Disposition:
-    """What to do with an entry. ``again`` is the seconds until it is to be processed again; ``None``: it is done with, and
-    ``death``, where there is one, holds the dead letter's additional fields. ``ends``: the worker is to stop.
-    ``copy_of`` is the command of which another entry may have become a dead letter for the same attempts.
+    """The next step with an entry.
+
+    ``again`` is the seconds until it is to be processed again; ``None``: it is done with, and ``death``, where there is one,
+    holds the dead letter's additional fields. ``ends``: the worker is to stop. ``copy_of`` is the command of which another
+    entry may have become a dead letter for the same attempts.
     """
 
     again: float | None = None
@@ -162,7 +164,7 @@ class Processing:
         return after
 
     def _log(self, begun: Begun, error: BaseException) -> None:
-        """What `Execution` itself doesn't log: it does that a command failed, and with what type of error."""
+        """Log the error beside the line of `Execution`, which has only its type."""
         # The text of an error that is not ours may hold something of a command.
         text = f": {kind_and_text(error)[1]}" if self._executor.loggable or is_of_inbox(error) else ""
         kind = type(error).__name__

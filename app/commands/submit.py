@@ -168,7 +168,7 @@ class Submitter:
         return [part for pair in encrypted(command.fields(), encryption).items() for part in pair]
 
     def _numbering(self, command: Command, submission: Submission) -> Numbering | None:
-        """What the command needs to get its aggregate's next number; ``None`` where it gets none."""
+        """The arguments by which the command gets its aggregate's next number; ``None`` where it gets none."""
         version = submission.version
         if version is None:
             return None

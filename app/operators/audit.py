@@ -19,7 +19,7 @@ REASON: Final = re.compile(r"[^\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202
 
 
 def resolved(resolve: "ResolveRequest") -> str:
-    """What was done to a record by a resolution."""
+    """A resolution in words: the state that it gave a record, and whether by force."""
     to = resolve.state.value if resolve.state else "absent"
     return f"resolved to {to}{', by force,' if resolve.force else ''}"
 
@@ -32,7 +32,7 @@ class Author:
     reason: str = ""
 
     def note(self, done: str) -> str:
-        """What is kept of it: ``done`` by whom, and why."""
+        """The note that is kept: ``done`` by whom, and why."""
         return f"{done} by {self.name or 'an operator'}" + (f": {self.reason}" if self.reason else "")
 
     def report(self, what: str, done: str) -> None:

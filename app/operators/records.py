@@ -267,7 +267,7 @@ def resolution(
     force: bool,
     attempt: int,
 ) -> ResolveRequest:
-    """What an operator found out: the outcome, and the response that retries get for ``ttl`` seconds. Raises `NotARecord`."""
+    """An operator's finding: the outcome, and the response that retries get for ``ttl`` seconds. Raises `NotARecord`."""
     response = None
     if status is not None:
         response = _response_to_keep(status, headers, body)

@@ -25,7 +25,7 @@ _AT_ONCE: Final = struct.pack("ii", 1, 0)
 
 
 class Pieces:
-    """What one connection has read and not parsed yet. Until it is parsed, nothing more is read."""
+    """The bytes that one connection has read and not parsed yet. Until they are parsed, nothing more is read."""
 
     __slots__ = ("_connection", "_scheduled", "_unparsed")
 

@@ -31,7 +31,7 @@ class AdminToken:
 
 
 def digest(token: bytes) -> bytes:
-    """What is kept of a token: its SHA-256."""
+    """The SHA-256 of a token, which is all that is kept of it."""
     return hashlib.sha256(token).digest()
 
 

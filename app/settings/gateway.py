@@ -216,11 +216,11 @@ class GatewaySettings(StrictSettings):
         return value
 
     def encryption(self) -> Encryption | None:
-        """What the contents of Redis are encrypted by, if they are."""
+        """The encryption of what is kept in Redis; ``None`` without keys."""
         return given_encryption(self.encryption_keys)
 
     def digests(self) -> Digests:
-        """What keys, callers and payloads are digested with."""
+        """The digests of keys, callers and payloads, by the secret where there is one."""
         return given_digests(self.given_secrets)
 
     @property
@@ -255,7 +255,7 @@ class GatewaySettings(StrictSettings):
         return {route.stream: route.consumer_name for route in self.routes if route.mode != "sync"}
 
     def cross_origin(self) -> CrossOrigin | None:
-        """What scripts of other origins may read of what is answered here; ``None``: nothing is added."""
+        """The rules for scripts of other origins that read the gateway's own answers; ``None``: nothing is added."""
         return self.cors.rules(self.idempotency.header, *(route.header for route in self.routes if route.header))
 
     @property

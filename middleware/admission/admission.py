@@ -217,7 +217,7 @@ class Admissions:
     # -- answered -----------------------------------------------------------------------------------------------------
 
     def admitted(self, request: AdmissionRequest, answer: object) -> Attempt | Verdict:
-        """What the answer to `claim` means for the request. Raises what `admit` raises."""
+        """The attempt, or the verdict, that follows from the answer to `claim`. Raises what `admit` raises."""
         claiming = request.claiming
         slot, attempt = claiming.slot, claiming.attempt
         if slot is not None:

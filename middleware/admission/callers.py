@@ -1,4 +1,4 @@
-"""What one caller may have of a process: attempts at once, and new keys in a time. Replays and refusals never count.
+"""Limits per caller of a process: attempts at once, and new keys in a time. Replays and refusals never count.
 
 A caller is what its scope makes of it: the second half of a record's id. New keys are counted by a token bucket. `CallerSlots`
 are there where callers have limits; else a process has plain `Slots`, and no request meets a line of this.

@@ -66,7 +66,7 @@ class Allowance:
 
 
 def allowance(limit: int, before: int, former: Iterable[Record]) -> Allowance:
-    """What is allowed after the attempts counted by the execution records under ``former`` names."""
+    """The attempts that are allowed after those counted by the execution records under ``former`` names."""
     records = list(former)
     elsewhere = sum(record.attempt for record in records)
     dead = elsewhere > before and any(is_dead(record) for record in records)

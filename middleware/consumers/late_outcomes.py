@@ -32,7 +32,7 @@ _REASON = "What was put off has failed for good."
 
 
 class Hook(Protocol):
-    """What is needed of a `Subscription`."""
+    """The part of a `Subscription` that late outcomes need."""
 
     consumer: str
     namespace: str

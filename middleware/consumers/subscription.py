@@ -277,7 +277,7 @@ class Subscription:
         allowed: Allowance | None = None,
         found: Record | None = None,
     ) -> Execution:
-        """What runs of ``delivery``, from now on: ``attempt``, of those that are ``allowed`` after the one that was ``found``."""
+        """The execution of ``delivery`` by ``attempt``, one of those ``allowed`` after the one that was ``found``."""
         number = attempt.number
         self._admissions.in_flight.hold(attempt)
         context = DeliveryContext(

@@ -1,4 +1,4 @@
-"""What a door for deliveries needs of an inbox, whose rooms it doesn't import: `oncegate.sql.Inbox` is one."""
+"""The protocol of an inbox, for doors that deliver to one without importing its rooms: `oncegate.sql.Inbox` is one."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
@@ -15,7 +15,7 @@ _TAKES_LATE = "__oncegate_takes_late_outcomes__"
 
 @dataclass(frozen=True, slots=True)
 class LateOutcome:
-    """What became of a command whose message was acknowledged before it was executed: its success, or its end as failed.
+    """The outcome of a command whose message was acknowledged before it was executed: its success, or its end as failed.
 
     ``record`` is its record's id, ``body`` its result or its error, in JSON; ``None``: the result can't be kept. ``submitted``:
     it came through the gateway.
@@ -78,7 +78,7 @@ class DeliveryContext:
 
 @dataclass(frozen=True, slots=True)
 class Executed:
-    """What came of a delivery in a transaction that was committed."""
+    """The result of a delivery in a transaction that was committed."""
 
     result: Any
     """What the handler returned; for a delivery that is not the first, what the first one has kept, as JSON gives it back."""

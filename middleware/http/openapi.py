@@ -35,7 +35,7 @@ _OF_TOKENS = {"caller-invalid", "caller-unverifiable"}
 
 
 class NotOpenAPI(ValueError):
-    """What was given is no OpenAPI 3 description. The text is one line."""
+    """The document is no OpenAPI 3 description. The text is one line."""
 
 
 def problem_schema(slugs: list[str]) -> Description:

@@ -1,4 +1,4 @@
-"""What an exception out of a command's code says of the command; and how it is described, to operators and in the log."""
+"""The meaning of an exception out of a command's code: its outcome, and its description for operators and the log."""
 
 import asyncio
 import traceback

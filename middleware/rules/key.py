@@ -121,7 +121,7 @@ def read_key(fields: Fields, names: Sequence[bytes]) -> tuple[str, bytes] | None
 
 
 def scope_parts(fields: Fields, names: Sequence[bytes]) -> list[bytes] | None:
-    """What identifies the caller: the scope's headers with all their values, or ``None`` without any of them.
+    """The caller's identity: the scope's headers with all their values, or ``None`` without any of them.
 
     A verified token's claims are among ``fields`` under names of their own: see `claim_name`.
     """

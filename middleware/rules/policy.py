@@ -156,7 +156,7 @@ COMPLETES_LATE: Final[dict[Completion, bool | None]] = {"auto": None, "response"
 
 
 def kind(status: int, overrides: Mapping[Any, Kind]) -> Kind:
-    """What ``status`` means: by the route's table, exact before its class (``"4xx"``), else by the contract's."""
+    """The meaning of ``status``: by the route's table, exact before its class (``"4xx"``), else by the contract's."""
     for named in (status, f"{status // 100}xx"):
         if named in overrides:
             return overrides[named]

@@ -73,7 +73,7 @@ class Aggregates:
         """The names of the fields that are read."""
 
     def version(self, fields: Fields, scope: Mapping[str, Any]) -> AggregateVersion:
-        """What a request expects. Raises `AggregateInvalid`, `VersionInvalid` or `VersionMissing`."""
+        """The aggregate's version that a request expects. Raises `AggregateInvalid`, `VersionInvalid` or `VersionMissing`."""
         aggregate = self._in_header(fields) if self._header else self._in_path(scope)
         names = [name for name in VERSION_FIELDS if name in fields]
         if not names:

@@ -165,7 +165,7 @@ class Tokens:
         raise CallerInvalid(_NO_KEY)
 
     def _claims_of(self, token: bytes, keys: Sequence[Key], *, many: bool) -> dict[str, Any] | None:
-        """What the token claims, by one of ``keys``; ``None`` where its key isn't among them. Raises `CallerInvalid`."""
+        """The token's claims, by one of ``keys``; ``None`` where its key isn't among them. Raises `CallerInvalid`."""
         import jwt
 
         for key in keys:

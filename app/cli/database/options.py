@@ -1,4 +1,4 @@
-"""What the commands about a database have in common: their options, errors of one line, and creating tables."""
+"""Options, one-line errors and the creation of tables, for all commands about a database."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -91,7 +91,7 @@ async def _run(options: RelayOptions) -> None:
 
 
 async def _source(options: RelayOptions, engine: Any) -> Source:
-    """What the options name, its table checked. Raises `NotDone`, and ``ValueError`` for what contradicts itself."""
+    """The source that the options name, its table checked. Raises `NotDone`, and ``ValueError`` for what contradicts itself."""
     source = _outbox(options, engine) if options.source is None else _made(options.source, engine)
     if isinstance(source, DatabaseSource):
         try:
@@ -115,7 +115,7 @@ def _outbox(options: RelayOptions, engine: Any) -> Source:
 
 
 def _made(target: str, engine: Any) -> Source:
-    """What the user's function makes of ``engine``. Raises `NotDone`."""
+    """The source that the user's function makes of ``engine``. Raises `NotDone`."""
     make = _imported("--source", target, "function")
     source = make(engine) if callable(make) else make
     if not all(hasattr(source, name) for name in ("take", "settle", "let_go", "measure", "close")):
@@ -134,7 +134,7 @@ def _pages(options: RelayOptions) -> Pages | None:
 
 @asynccontextmanager
 async def _publisher(target: str) -> AsyncIterator[Publish]:
-    """What publishes to ``target``, closed at the end. Raises `NotDone`."""
+    """The function that publishes to ``target``; its connections are closed at the end. Raises `NotDone`."""
     publish: Publish
     if target.startswith(tuple(f"{scheme}://" for scheme in REDIS_SCHEMES)):
         try:
@@ -156,7 +156,7 @@ async def _publisher(target: str) -> AsyncIterator[Publish]:
 
 
 def _imported(option: str, target: str, what: str) -> Any:
-    """What ``package.module:name`` names, looked for in the working directory too. Raises `NotDone`."""
+    """The object that ``package.module:name`` names, looked for in the working directory too. Raises `NotDone`."""
     if ":" not in target:
         raise NotDone(f"{option}: give package.module:{what}", usage=True)
     try:

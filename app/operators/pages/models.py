@@ -27,13 +27,13 @@ Missing = SkipJsonSchema[None]
 
 
 class _Sent(BaseModel):
-    """What a gateway sends. A reader lets other members be there too: a newer gateway may send more."""
+    """A document that a gateway sends. A reader lets other members be there too: a newer gateway may send more."""
 
     model_config = ConfigDict(hide_input_in_errors=True, json_schema_extra={"additionalProperties": False})
 
 
 class _Received(BaseModel):
-    """What a gateway is sent, with these members alone."""
+    """A document that a gateway is sent, with these members alone."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
@@ -89,7 +89,7 @@ class Expiry(_Sent):
 
 
 class Statuses(_Sent):
-    """What becomes of each, as ranges ("200-399")."""
+    """The statuses that count as each outcome, as ranges ("200-399")."""
 
     success: _Ranges
     error: _Ranges

@@ -1,4 +1,4 @@
-"""What is under the prefix, as one ASGI app: loads the FastAPI app that answers, and hands requests to it.
+"""The operations under the prefix as one ASGI app, which loads the FastAPI app that answers, and hands requests to it.
 
 Loading takes some tenths of a second, in a thread. ``healthz`` and ``readyz``, by which others know that a process has started,
 are answered before it is done.

@@ -41,7 +41,7 @@ class Death:
 
     @classmethod
     def read(cls, fields: Mapping[bytes, bytes]) -> "Death":
-        """What a dead letter says of it; empty, or 0, what it doesn't, or not so that it can be read."""
+        """The death that a dead letter's fields describe. A field that is missing, or can't be read, is empty, or 0."""
         return cls(
             consumer=text_of(fields, b"dead.consumer"),
             reason=text_of(fields, b"dead.reason"),

@@ -1,4 +1,4 @@
-"""What is wrong with the tables in a database, and what its role may: a line each, for operators.
+"""Findings about a database: what is wrong with the tables, and what its role may; a line each, for operators.
 
 Each query is one that any role may ask: what a role can't read is a line of its own, never an error.
 """

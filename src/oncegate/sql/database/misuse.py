@@ -43,7 +43,7 @@ _BODY: Final = re.compile(r"\bBEGIN\s+ATOMIC\b", re.IGNORECASE)
 
 @dataclass(slots=True)
 class _Watched:
-    """What is known of a session's transaction."""
+    """A session's transaction, as far as it was watched."""
 
     transaction: SessionTransaction | None
     databases: list[Engine] = field(default_factory=list)

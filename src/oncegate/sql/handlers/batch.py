@@ -48,7 +48,7 @@ class Batch:
         self._outcomes: list[Any] = [None] * len(payloads)
 
     def execute(self) -> list[Any]:
-        """What came of each message. Raises what `Sessions.within` raises."""
+        """Execute the batch; the outcomes, one for each message. Raises what `Sessions.within` raises."""
         numbers = range(len(self._payloads))
         if not self._are_done(numbers):
             for number in numbers:

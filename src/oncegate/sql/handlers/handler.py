@@ -46,7 +46,7 @@ class Sessions:
             return await session.run_sync(step, session)
 
     def call(self, handler: Handler, *args: Any, **kwargs: Any) -> Any:
-        """What the handler returns."""
+        """Call the handler, and return what it does."""
         result = handler(*args, **kwargs)
         return await_only(result) if self.of_asyncio else result
 

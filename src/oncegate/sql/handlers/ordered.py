@@ -281,7 +281,7 @@ class OrderedHandler:
 
     @staticmethod
     def _context(row: Any) -> DeliveryContext:
-        """What is executed, for what the handler calls."""
+        """The parked message as a delivery, for what the handler calls."""
         delivery = Delivery(None, aggregate=row.aggregate_id, sequence=row.sequence)
         return DeliveryContext(delivery, row.message or "", attempt=row.attempts + 1)
 

@@ -1,4 +1,4 @@
-"""What is in an inbox's table: how many rows, since when, of which consumers.
+"""An inbox's table in numbers: how many rows, since when, of which consumers.
 
 Strategy. A table of markers may have hundreds of millions of rows, and no database is to read them all for a number. So only a
 small table is counted. A large one is estimated: by PostgreSQL's planner and its statistics (`ANALYZE`), by SQLite's row ids,

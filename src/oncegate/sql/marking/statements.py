@@ -63,7 +63,7 @@ class Message:
         return self, replace(self, record=record, fingerprint=fingerprint, other=(self.record, self.fingerprint))
 
     def values(self) -> dict[str, str | None]:
-        """What is written of it, as parameters of the statement."""
+        """The message as parameters of the statement that writes it."""
         fingerprint = None if self.fingerprint is None else self.fingerprint.hex()
         sent_at = None if self.sent_at is None else _by_a_late_clock(self.sent_at)
         return {"message": self.record, "fingerprint": fingerprint, "sent_at": sent_at}

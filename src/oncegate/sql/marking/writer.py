@@ -1,4 +1,4 @@
-"""What writers of markers and of numbers have in common: the session's connection, errors, the watch."""
+"""The base of writers of markers and of numbers: the session's connection, errors, the watch."""
 
 import logging
 from collections.abc import Callable, Iterator, Sequence

@@ -44,7 +44,7 @@ Order = Literal["none", "latest", "contiguous"]
 
 
 class Decision(enum.Enum):
-    """What an inbox has decided about a delivery. Only ``FIRST`` is to be executed."""
+    """An inbox's decision about a delivery. Only ``FIRST`` is to be executed."""
 
     FIRST = "first"
     DUPLICATE = "duplicate"

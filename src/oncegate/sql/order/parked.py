@@ -54,7 +54,7 @@ UNENDED: Final = "its last attempt has not ended: it is at work, or its process 
 
 
 class Parking(enum.Enum):
-    """What came of a message that was to be parked."""
+    """The answer to a message that was to be parked."""
 
     PARKED = "parked"
     """It is stored, now or before."""
@@ -261,12 +261,12 @@ class ParkedMessages:
 
 
 def outcome_of_error(error: Exception | str) -> str:
-    """What a hook is to record of a failure for good, as it is stored."""
+    """A failure for good, stored for the hook that is to record it."""
     return orjson.dumps([State.FAILED.value, error_form(error, dead=True).decode()]).decode()
 
 
 def late_outcome(row: Row[Any]) -> LateOutcome:
-    """What a hook is to record of a row of `ParkedMessages.owed`."""
+    """The outcome that a hook is to record, of a row of `ParkedMessages.owed`."""
     state, body = orjson.loads(row.outcome)
     body = None if body is None else body.encode()
     return LateOutcome(row.message, row.fingerprint, row.submitted, State(state), body)

@@ -1,4 +1,4 @@
-"""What keeps an outbox from being published, and an order's aggregates waiting, as far as their database shows it to a role."""
+"""Obstacles to an outbox's publication and to waiting aggregates, as far as their database shows them to a role."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime

@@ -28,14 +28,14 @@ SELECT number, statement_timestamp(), {values} FROM numbered RETURNING sequence
 
 
 class Added(NamedTuple):
-    """What a message was given: its idempotency key, and with an aggregate its number there."""
+    """A message's idempotency key, and with an aggregate its number there."""
 
     key: str
     sequence: int | None
 
 
 class MessageOptions(TypedDict, total=False):
-    """What a message may have besides its topic and its body: the keyword arguments of `Outbox.add`, for its overloads."""
+    """The keyword arguments of `Outbox.add`, for its overloads."""
 
     aggregate: str | None
     expected: int | None

@@ -49,7 +49,7 @@ def _kind_of(broker: Any) -> str:
 
 
 class _Broker:
-    """What the brokers have in common."""
+    """The base of the brokers: connects at the first message, once."""
 
     def __init__(self, broker: Any) -> None:
         self._broker = broker

@@ -172,7 +172,7 @@ class Relay:
         return len(outcome.confirmed) + len(outcome.refused)
 
     async def _published(self, messages: Sequence[OutboxMessage]) -> _Outcome:
-        """What came of each, as far as it is known in time."""
+        """Publish a batch; its outcome, as far as it is known in time."""
         lines: defaultdict[Any, list[OutboxMessage]] = defaultdict(list)
         for message in messages:
             lines[message.position if message.line is None else (message.line,)].append(message)

@@ -181,7 +181,7 @@ class OutboxSource(DatabaseSource):
 
 
 def backlog(connection: Connection, table: Table) -> OutboxBacklog:
-    """What waits in the table of outboxes."""
+    """The backlog of all outboxes in ``table``."""
     waiting = select(table.c.added_at, table.c.dead, table.c.due_at).where(table.c.published_at.is_(None))
     some = waiting.limit(MOST_COUNTED).subquery()
     is_held = some.c.dead | some.c.due_at.is_not(None)
