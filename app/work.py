@@ -44,11 +44,11 @@ FAILED, USAGE = 1, 2
 STREAM_TIMEOUT = 5.0
 """Seconds for an answer about the stream, which may bring megabytes; nothing but the next look depends on it."""
 DRAIN_SECONDS = 1.0
-"""For outcomes that were known at the end to be recorded."""
+"""The time at the end for outcomes that are known to be recorded."""
 RETRY_BASE, RETRY_CAP = 1.0, 300.0
 """Seconds: the longest pause before the second attempt, which is doubled for each one after it, and the longest of all."""
 MAX_DEAD_LETTERS = 10_000
-"""Of a stream, those of other consumers included; the oldest go first."""
+"""The most dead letters of a stream, those of other consumers included; the oldest go first."""
 
 
 class WorkerRefused(Exception):

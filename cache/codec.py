@@ -106,7 +106,7 @@ _RETENTION_AT: Final = 38
 _FOUND_AT: Final = 46
 _OWN_NAMES: Final = frozenset([each.name for each in RECORD_MEMBERS])
 _OWN_BEGINS: Final = tuple([b'{"%b":' % name.encode() for name in _OWN_NAMES])
-"""What an object begins with that has members of the record's own."""
+"""The ways in which an object begins that has members of the record's own."""
 _COMMON: Final = tuple([each for each in TRACE_MEMBERS if each.part not in TIMES])
 _own_parts: Final[Callable[[object], Any]] = attrgetter(*[each.part for each in RECORD_MEMBERS])
 _common_parts: Final[Callable[[object], Any]] = attrgetter(*[each.part for each in _COMMON])

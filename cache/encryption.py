@@ -31,7 +31,7 @@ _is_id: Final = re.compile(r"[A-Za-z0-9_.-]{1,32}").fullmatch
 
 
 class Encryption:
-    """Encrypts by the first of ``keys``, decrypts by the one that the ciphertext names. Each is ``id:base64`` of 32 bytes.
+    """Encryption by the first of ``keys``, and decryption by the one that the ciphertext names; ``id:base64`` of 32 bytes each.
 
     ``none`` as the first one: nothing is encrypted yet. Raises ``ValueError``, which quotes no key.
     """
@@ -106,7 +106,7 @@ def _parse(key: str) -> tuple[bytes, Any]:
 
 
 def given_encryption(keys: Sequence[str]) -> Encryption | None:
-    """By ``keys``, ``None`` without any. Raises ``TypeError``, ``ValueError``."""
+    """The encryption by ``keys``, ``None`` without any. Raises ``TypeError``, ``ValueError``."""
     if isinstance(keys, str):
         raise TypeError("encryption_keys is a str: give a list")
     return Encryption(keys) if keys else None

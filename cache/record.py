@@ -30,7 +30,7 @@ class State(enum.StrEnum):
 
 
 FOUND: Final = (State.ABSENT, State.FAILED, State.UNKNOWN)
-"""What an attempt can have found."""
+"""The states that an attempt can have found."""
 
 
 class StoredResponse(NamedTuple):

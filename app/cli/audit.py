@@ -16,7 +16,7 @@ _MOST_NAME = 64
 
 
 def author(reason: str) -> Author:
-    """Of what this process changes: the account that runs it, as user@host, and the ``reason``."""
+    """The author of this process's changes: the account that runs it, as user@host, and the ``reason``."""
     try:
         user = getpass.getuser()
     except (OSError, KeyError):  # no entry for the user's id, as in a container

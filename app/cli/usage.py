@@ -82,7 +82,7 @@ def settings_of(
 
 
 def without_none(options: dict[str, Any]) -> dict[str, Any]:
-    """Those of ``options`` that were given."""
+    """The members of ``options`` that were given."""
     return {name: value for name, value in options.items() if value is not None}
 
 

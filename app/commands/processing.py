@@ -57,7 +57,7 @@ _ENDED = (DeliveryDecision.RUN, DeliveryDecision.EXHAUSTED)
 
 
 class Processing:
-    """Processes entries under ``subscription`` by ``executor``. ``life`` ties their records together.
+    """The processing of entries under ``subscription`` by ``executor``. ``life`` ties their records together.
 
     ``backoff`` is for commands that failed; what can't be decided yet, because it is in flight elsewhere or the cache does
     not answer, is tried again after ``recheck``'s pauses. ``worker`` is the name that dead letters carry.

@@ -143,7 +143,7 @@ async def _failing(error: Exception) -> None:
 
 
 class CallbackDriver:
-    """Drives the exchange of one request with a key, whose body is whole, by callbacks."""
+    """A driver, by callbacks, of the exchange of one request with a key, whose body is whole."""
 
     __slots__ = ("_body", "_connection", "_exchange", "_forwarder", "_late", "_request", "_response", "_submit")
 

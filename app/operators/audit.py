@@ -11,7 +11,7 @@ if TYPE_CHECKING:  # the command line's help needs the rest of this
 log = logging.getLogger("oncegate.audit")
 
 OPERATOR: Final = "oncegate.operator"
-"""Where an operator's name is in an ASGI scope."""
+"""The key of an ASGI scope under which an operator's name is."""
 MOST_REASON: Final = 120
 """Characters of a reason: with a name, what a record's note can hold."""
 REASON: Final = re.compile(r"[^\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]*")
@@ -26,7 +26,7 @@ def resolved(resolve: "ResolveRequest") -> str:
 
 @dataclass(frozen=True, slots=True)
 class Author:
-    """Of a change: an operator's ``name``, and the ``reason`` that was given; both may be empty."""
+    """The author of a change: an operator's ``name``, and the ``reason`` that was given; both may be empty."""
 
     name: str = ""
     reason: str = ""

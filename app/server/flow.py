@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from oncegate.app.server.connection import InboundConnection
 
 PIECE_BYTES: Final = 8192
-"""What is parsed at once. A read may bring 256 KiB, in which there is room for 10,000 requests, or 40,000 chunks."""
+"""The most that is parsed at once. A read may bring 256 KiB, in which there is room for 10,000 requests, or 40,000 chunks."""
 _AT_ONCE: Final = struct.pack("ii", 1, 0)
 """Of a socket that is closed: nothing is sent any more."""
 
@@ -117,7 +117,7 @@ class Unsent:
         self._connection = None  # type: ignore[assignment]  # it refers to us: without it the collector has nothing to do
 
     def hold(self, size: int) -> None:
-        """So many bytes wait until writing goes on."""
+        """Count ``size`` bytes that wait until writing goes on."""
         if self._unread is not None:
             self._unread.hold(self, size)
 

@@ -251,7 +251,7 @@ class GatewaySettings(StrictSettings):
 
     @property
     def consumers(self) -> dict[str, str]:
-        """By the streams of asynchronous routes, the consumer whose processing is shown to callers."""
+        """The consumers whose processing is shown to callers, by the streams of asynchronous routes."""
         return {route.stream: route.consumer_name for route in self.routes if route.mode != "sync"}
 
     def cross_origin(self) -> CrossOrigin | None:

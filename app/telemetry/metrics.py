@@ -36,11 +36,11 @@ from oncegate.prometheus.families import (
 
 OPENMETRICS: Final = "application/openmetrics-text; version=1.0.0"
 Gauges = Mapping[str, Callable[[], float]]
-"""By name, the function that reads it at a scrape."""
+"""Functions by the name of the gauge that each reads at a scrape."""
 
 
 class Columns:
-    """Gives out columns before there is a table."""
+    """The columns of a table, given out before there is one."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -53,7 +53,7 @@ class Columns:
 
 
 class Histogram:
-    """Where one histogram lives in a table: a column for each bucket, one for what is above all bounds, one for the sum."""
+    """A histogram's place in a table: a column for each bucket, one for what is above all bounds, one for the sum."""
 
     def __init__(self, columns: Columns, bounds: Sequence[float]) -> None:
         self.bounds = list(bounds)
@@ -187,7 +187,7 @@ class Metrics(Watch):
         self._row[self._readers_dropped] += 1
 
     def sampled(self, unknown: int) -> None:
-        """So many records of the cache were found to read unknown. One process samples."""
+        """Note how many records of the cache were found to read unknown. One process samples."""
         self._row[self._unknown], self._row[self._sampled_at] = unknown, time()
 
     def submitted(self, route: str, outcome: str) -> None:

@@ -55,7 +55,7 @@ class Verdict:
 
 
 class Admissions:
-    """Lets each command run at most once at a time, over however many processes share the cache."""
+    """The admission of commands: each runs at most once at a time, over however many processes share the cache."""
 
     def __init__(
         self, cache: Cache, *, max_in_flight: int, watch: Watch | None = None, callers: CallerLimits | None = None

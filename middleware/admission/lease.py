@@ -62,9 +62,9 @@ class Lease:
         """Since before the claim was sent, or the last renewal: so never longer than the cache counts it."""
         self.number = 0
         self.origin = ""
-        """What stands behind the record's id in logs: the ids of a consumer's message."""
+        """The text behind the record's id in logs: the ids of a consumer's message."""
         self.began = held_since
-        """When the command's execution began."""
+        """The time at which the command's execution began."""
         self.loop: asyncio.AbstractEventLoop | None = None
         """Where it runs, once it does."""
         self.task: asyncio.Future[None] | None = None

@@ -189,7 +189,7 @@ class Subscription:
         return address is not None and self._admissions.in_flight.owes(execution_key(address.key, self.consumer))
 
     def _own(self, address: Address) -> Address:
-        """Where this consumer's execution record is of the command at ``address``."""
+        """The look-up key of this consumer's execution record for the command at ``address``."""
         return Address(execution_key(address.key, self.consumer), address.fingerprint)
 
     async def _admit(self, address: Address, other: Address | None, allowed: Allowance, delivery: Delivery) -> Begun:
@@ -361,7 +361,7 @@ class Subscription:
     async def execute_many(
         self, deliveries: Sequence[Delivery], handler: Callable[[list[Any]], Any], payloads: Sequence[Any]
     ) -> list[Begun]:
-        """As `execute`, for a batch: ``handler`` is called once, with the payloads of those deliveries that are to run.
+        """Like `execute`, for a batch: ``handler`` is called once, with the payloads of those deliveries that are to run.
 
         It returns a list with a result for each of them, or ``None``. An exception in that list is the outcome of its delivery
         alone, and one that is raised that of all; so is the time-out. A plain function, in a thread, has none.

@@ -89,7 +89,7 @@ class Capture:
         """Called once, when the response is more than is kept: from now on the client sets the pace."""
 
     def put_aside(self, size: int) -> None:
-        """So many bytes more wait for a client that is slow."""
+        """Count ``size`` bytes more that wait for a client that is slow."""
 
     async def send(self, message: Message) -> None:
         """ASGI ``send``. Messages after the end, and of other types, are dropped."""

@@ -39,7 +39,7 @@ from oncegate.middleware.tokens.verifier import Tokens
 log = logging.getLogger("oncegate.http")
 
 Step = Attempt | Verdict | Answer | AttemptView | Exception | None
-"""What the driver is to do next.
+"""The driver's next step.
 
 | step | next |
 | --- | --- |

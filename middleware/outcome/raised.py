@@ -9,7 +9,7 @@ from oncegate.cache.record import State
 from oncegate.middleware.outcome.errors import ENDS_PROCESS, NotProcessed, OutcomeUnknown
 
 MAX_MESSAGE_CHARACTERS: Final = 8192
-"""Of an exception's text that is kept."""
+"""The part of an exception's text that is kept."""
 OVERDUE: Final = "ran into attempt_timeout"
 
 

@@ -50,7 +50,7 @@ def _add(parts: list[list[str]], text: str) -> None:
 
 
 class PathPattern:
-    """Says which paths it stands for. Raises ``ValueError`` for a path with a parameter that is not understood."""
+    """A pattern that stands for paths. Raises ``ValueError`` for a path with a parameter that is not understood."""
 
     __slots__ = ("_first", "_last", "_least", "_middle", "_whole")
 

@@ -50,7 +50,7 @@ _FAILED: Final = State.FAILED  # members of an enumeration take long to look up
 _STATES: Final = {"success": State.SUCCEEDED, "failure": State.FAILED, "unknown": State.UNKNOWN, "release": None}
 
 TOKEN_HEADER: Final = "Authorization"  # noqa: S105 - a header's name
-"""Where a token comes, unless it is set otherwise."""
+"""The header of a token, unless it is set otherwise."""
 OF_THE_MOMENT: Final = (b"date", b"set-cookie")
 """Never stored: what was true, or meant, for one answer only."""
 
@@ -70,7 +70,7 @@ class Policy:
     settings: IdempotencySettings
     route: str
     states: list[State | None]
-    """By status, up to 599: the state that a response leaves its record in, ``None`` for a release."""
+    """The state that a response leaves its record in, by its status, up to 599; ``None`` for a release."""
     key_names: tuple[bytes, ...]
     needs_no_key: bool
     """A request without one is not under enforcement."""
@@ -84,7 +84,7 @@ class Policy:
     scope_names: tuple[bytes, ...]
     """The headers and claims that tell callers apart, in their order."""
     claims: tuple[bytes, ...]
-    """Those among them that a verified token claims."""
+    """The parts of the scope that a verified token claims."""
     caller_headers: tuple[bytes, ...]
     """The headers that all of them are read from."""
     refuses_cookies: bool

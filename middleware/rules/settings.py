@@ -74,13 +74,13 @@ Methods = Annotated[
 _Scope = Annotated[tuple[ScopePart, ...], Field(min_length=1), BeforeValidator(_no_scope_text)]
 ScopeParts = Annotated[Sequence[str], GetPydanticSchema(lambda _, handler: handler(_Scope))]
 NAME = r"[A-Za-z0-9_.-]{1,64}"
-"""Of a namespace, a stream or a consumer: fit to be a part of a key in Redis."""
+"""The name of a namespace, a stream or a consumer: fit to be a part of a key in Redis."""
 Name = Annotated[str, StringConstraints(pattern=f"^{NAME}$")]
 Aggregate = Annotated[str, StringConstraints(pattern=f"^(path|header:{FIELD_NAME})$")]
 Mode = Literal["sync", "async", "either"]
 """Is a request executed at once, accepted to be processed later, or whichever it asks for (``Prefer: respond-async``)?"""
 Kind = Literal["success", "failure", "release", "unknown"]
-"""What a response's status says of the command: keep as done, keep as an error, keep nothing, can't be known."""
+"""The meaning of a response's status for the command: keep as done, keep as an error, keep nothing, can't be known."""
 OnError = Literal["retry", "replay"]
 OnUnknown = Literal["refuse", "retry"]
 OnMissingKey = Literal["run", "reject", "generate"]
@@ -91,7 +91,7 @@ Completion = Literal["auto", "response", "app-returned"]
 """What a setting may be. Policies, the description of the HTTP API and pages take the values from here."""
 StatusClass = Literal["2xx", "3xx", "4xx", "5xx"]
 Statuses = dict[Annotated[int, Field(ge=200, le=599)] | StatusClass, Kind]
-"""What statuses say: an exact one counts before its class (RFC 9110, section 15)."""
+"""Meanings of statuses: an exact one counts before its class (RFC 9110, section 15)."""
 
 DEFAULT_METHODS = ("POST", "PATCH")
 _HOP_BY_HOP = "|".join(name.decode() for name in HOP_BY_HOP)
@@ -116,7 +116,7 @@ _REFUSED = {
         "is about one connection, or is written anew for a command, and can't travel with it",
     ),
 }
-"""By setting, the names that it can't have, and why."""
+"""Names that a setting can't have, and why."""
 
 
 DEFAULT_SCOPE: Final = ("header:Authorization",)

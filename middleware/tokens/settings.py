@@ -11,9 +11,9 @@ from oncegate.middleware.rules.settings import FieldName, InAList, StrictSetting
 Algorithm = Literal[
     "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "HS256", "HS384", "HS512"
 ]
-"""Of RFC 7518 section 3.1 and RFC 8037, but for ``none``, which there is no way to allow."""
+"""The algorithms of RFC 7518 section 3.1 and RFC 8037, but for ``none``, which there is no way to allow."""
 SIGNATURES = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
-"""Those with a public key; the others have one that must not be known, and are for who names them."""
+"""The algorithms with a public key; the others have one that must not be known, and are for who names them."""
 Algorithms = Annotated[
     Sequence[str],
     GetPydanticSchema(lambda _, handler: handler(Annotated[tuple[Algorithm, ...], Field(min_length=1)])),

@@ -31,7 +31,7 @@ def one_line() -> Iterator[None]:
 
 
 def with_database(variable: str, where: str) -> Callable[[Callback], Callback]:
-    """Of a command that gets ``database`` and ``schema``: what the database refuses ends it with one line.
+    """Options of a command that gets ``database`` and ``schema``; an error of the database ends it with one line.
 
     ``variable`` may have the URL instead of the command line; ``where`` is the option's help.
     """

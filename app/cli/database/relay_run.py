@@ -30,7 +30,7 @@ log = logging.getLogger("oncegate.relay")
 
 @dataclass(frozen=True, slots=True)
 class RelayOptions:
-    """Those of the command line."""
+    """The options of ``oncegate relay``."""
 
     database: str
     target: str

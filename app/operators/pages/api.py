@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("oncegate.records")
 
 MOST_BYTES = 8 * 1024 * 1024
-"""Of a request: a resolution may bring a response's body."""
+"""The most bytes of a request: a resolution may bring a response's body."""
 BODY_SECONDS = 30.0
 _READ_BY_POST = "/records/find"
 """It changes nothing: a POST, since a key is in it."""

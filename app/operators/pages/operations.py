@@ -14,9 +14,9 @@ from oncegate.middleware.http.asgi import App, Message, Receive, Scope, Send, re
 from oncegate.middleware.outcome.responses import date
 
 FOR_OPERATORS = ("records", "dead-letters")
-"""What needs the operators' token. Their paths end with a slash."""
+"""The paths that need the operators' token. They end with a slash."""
 PUBLIC = frozenset({"", "healthz", "readyz", "policy", "commands"})
-"""What is not on the operators' own port alone, where they have one."""
+"""The paths that are not on the operators' own port alone, where they have one."""
 _NOWHERE = "/"
 _NO_STORE = (b"cache-control", b"no-store")
 

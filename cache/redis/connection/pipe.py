@@ -25,7 +25,7 @@ from oncegate.cache.errors import CacheUnavailable
 log = logging.getLogger(__name__)
 
 Reply = Any
-"""What hiredis makes of a reply: bytes, int, list, None, or a `hiredis.ReplyError` as a value."""
+"""A reply as hiredis gives it: bytes, int, list, None, or a `hiredis.ReplyError` as a value."""
 
 _RAISED: Final = "a callback of a Redis connection raised"
 OVERDUE: Final = "Redis did not answer in time"
@@ -34,7 +34,7 @@ EARLY: Final = 8
 
 
 class Orphan(Protocol):
-    """Handles a call whose caller has left without its reply."""
+    """A handler of a call whose caller has left without its reply."""
 
     def came_late(self, reply: Reply) -> None:
         """The reply came after all."""

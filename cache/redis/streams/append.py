@@ -68,7 +68,7 @@ class AppendCall(CallbackCall[Appended | None]):
             self.packed = APPEND_NUMBERED.call(self.key, *head, *fields)
 
     def read(self, reply: Reply) -> Appended | None:
-        """Where it is, or what is in its way; ``None`` where the stream is full. Raises `CacheRefused`."""
+        """The entry's place, or what is in its way; ``None`` where the stream is full. Raises `CacheRefused`."""
         if isinstance(reply, ReplyError):
             raise faults.of_append_reply(reply)
         if reply is None:

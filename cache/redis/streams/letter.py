@@ -10,7 +10,7 @@ from oncegate.cache.redis.streams.stream import Fields
 
 ERROR = b"dead.error"
 MOST_BYTES = 2000
-"""Of an error's type, and of its text. The record keeps more of them."""
+"""The most that is kept of an error's type, and of its text. The record keeps more of them."""
 
 
 @dataclass(frozen=True, slots=True)

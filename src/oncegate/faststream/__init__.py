@@ -70,7 +70,7 @@ DeadLetter = Callable[["StreamMessage[Any]", Begun], Awaitable[None]]
 """Puts a message aside, with the reason. What it raises leaves the message with the broker, to be delivered again."""
 
 DEAD_STREAM = ":dead"
-"""What is added to the name of a Redis stream for its dead letters."""
+"""The end of the name of a Redis stream's dead letters."""
 
 
 class SubscriptionMiddleware:
@@ -186,7 +186,7 @@ class _Processing(BaseMiddleware[Any, Any]):
     _message: "StreamMessage[Any]"
     _timed_out = False
     _executed: Executed | None = None
-    """With an inbox: what was committed."""
+    """The result of a transaction that was committed, with an inbox."""
     _repeats = False
     """It sends the reply again that the hook has kept."""
 
@@ -295,7 +295,7 @@ class _Processing(BaseMiddleware[Any, Any]):
             await settle_raised(execution, exc_val, timed_out=self._timed_out)
 
     def _kept(self, execution: Execution, acknowledged: AckMessage | None) -> bytes | StoredResponse | None:
-        """With an inbox the result, for a duplicate's reply; none after an `AckMessage`, which replies nothing."""
+        """The result that is kept with an inbox, for a duplicate's reply; none after an `AckMessage`, which replies nothing."""
         if self._executed is None:
             return None
         execution.returned = self._executed.result

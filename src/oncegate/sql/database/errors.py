@@ -56,7 +56,7 @@ _DENIED: Final = "42501"
 """insufficient_privilege."""
 _SQLITE_BUSY: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _CLASS: Final = re.compile(r"<class '[^']*'>: ")
-"""What SQLAlchemy puts before the text of an error of asyncpg's."""
+"""The text that SQLAlchemy puts before that of an error of asyncpg's."""
 _CREATE: Final = "create it with: oncegate inbox create --database URL"
 
 

@@ -48,7 +48,7 @@ class _Watched:
     transaction: SessionTransaction | None
     databases: list[Engine] = field(default_factory=list)
     strict: bool | None = None
-    """Of the inbox whose marker is in it; ``None`` without one."""
+    """The setting of the inbox whose marker is in it; ``None`` without one."""
     held: bool = False
     """It is not for the handler to commit."""
     committed: bool = False
@@ -93,7 +93,7 @@ def watch(session: Session) -> None:
 
 
 def hold(session: Session) -> SessionTransaction | None:
-    """From now on a commit in this transaction is refused, and a statement that ends it; the transaction."""
+    """Refuse a commit of this transaction, or a statement that ends it, from now on; the transaction."""
     watched = _watched(session)
     watched.held = True
     connection = session.connection()

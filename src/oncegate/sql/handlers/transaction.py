@@ -40,7 +40,7 @@ class Marks(Protocol):
         """The entries of messages whose records' ids are known."""
 
     def on_unmarked(self, count: int) -> None:
-        """So many messages without a key are executed without a marker."""
+        """Count messages without a key that are executed without a marker."""
 
 
 def is_result(returned: Any) -> bool:

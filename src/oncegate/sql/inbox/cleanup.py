@@ -185,7 +185,7 @@ async def _drop_ranges(engine: AsyncEngine | Engine, table: Table, parts: Sequen
 
 
 async def forget_in(database: str, schema: str | None, retention: Retention, **options: Any) -> Progress:
-    """As `forget`, with its options, in the database of a URL. Raises `NotDone`."""
+    """Call `forget`, with its options, in the database of a URL. Raises `NotDone`."""
     async with connected(database) as engine:
         return await forget(engine, inbox_table(MetaData(), schema), retention, **options)
 

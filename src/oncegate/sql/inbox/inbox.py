@@ -212,7 +212,7 @@ class Inbox:
         payloads: Sequence[Any] | None = None,
         sent_at: Sequence[datetime | None] | None = None,
     ) -> Coroutine[Any, Any, list[AsyncEntry]] | list[Entry]:
-        """As `first`, for a batch of messages by one statement: an entry for each of ``keys``, in their order.
+        """Like `first`, for a batch of messages by one statement: an entry for each of ``keys``, in their order.
 
         What stands in the batch twice is first once. Batches never wait for each other's markers in a circle, in whatever order
         their keys are. ``callers``, ``payloads`` and ``sent_at`` have one item for each key. Raises what `first` raises; a
@@ -314,7 +314,7 @@ class Inbox:
         *,
         keeps: Callable[[Any], bool] = is_result,
     ) -> Executed:
-        """As `transaction`, for a handler of a session alone; ``keeps`` chooses the results that are kept."""
+        """Like `transaction`, for a handler of a session alone; ``keeps`` chooses the results that are kept."""
         return await execute_awaited(self, sessions, handler, keeps)
 
     def measure(self, session: Session | Connection) -> InboxStats:
@@ -354,7 +354,7 @@ class Inbox:
             yield
 
     def on_unmarked(self, count: int) -> None:
-        """So many messages without a key are executed without a marker."""
+        """Count messages without a key that are executed without a marker."""
         self.unmarked += count
         self._writer.count("unmarked", count)
 
@@ -362,5 +362,5 @@ class Inbox:
         self._writer.notify(lambda watch: watch.markers_pruned(self._table.fullname, rows))
 
     def mark(self, session: Session | Connection, messages: Sequence[Message]) -> list[Entry]:
-        """As `first_many`, for messages whose records' ids are known."""
+        """Like `first_many`, for messages whose records' ids are known."""
         return self._writer.mark(session, messages)

@@ -19,7 +19,7 @@ from oncegate.sql.marking.table import ALL_CONSUMERS, NO_MESSAGE, inbox_table
 MOST_COUNTED: Final = 100_000
 """Rows of a table that is counted, on SQLite."""
 MOST_COUNTED_BYTES: Final = 16 * 1024 * 1024
-"""Of a table that is counted, on PostgreSQL."""
+"""The largest table that is counted, on PostgreSQL."""
 _ROW_ID: Final[Any] = literal_column("rowid")
 
 

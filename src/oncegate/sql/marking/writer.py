@@ -20,7 +20,7 @@ log = logging.getLogger("oncegate.inbox")
 
 
 class Writer:
-    """Decides about messages in a session's transaction, by an `Inbox`'s arguments: the first of ``names`` is its own."""
+    """The decision about messages in a session's transaction, by an `Inbox`'s arguments: the first of ``names`` is its own."""
 
     def __init__(
         self,

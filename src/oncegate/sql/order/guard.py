@@ -141,7 +141,7 @@ RETURNING consumer
 
 
 class Guard:
-    """That of an inbox for one dialect, for the rows under ``names``; ``limits`` are those of `limits_of`."""
+    """The guard of an inbox's order in one dialect, for the rows under ``names``; ``limits`` are those of `limits_of`."""
 
     def __init__(
         self, dialect: str, table: Table, names: Sequence[str], order: Order, starts_at: int, limits: str

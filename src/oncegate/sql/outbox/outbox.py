@@ -124,7 +124,7 @@ class Outbox:
     def _insert(
         self, connection: Connection, row: dict[str, Any], digest: bytes | None, expected: int | None
     ) -> int | None:
-        """Its number. On PostgreSQL message and number are one statement; SQLite has none that writes two tables."""
+        """Insert the message; its number. On PostgreSQL both are one statement; SQLite has none that writes two tables."""
         if digest is not None and connection.dialect.name == "postgresql":
             return self._numbering.next(connection, digest, expected, **row)
         number = None if digest is None else self._counting.next(connection, digest, expected)
@@ -167,7 +167,7 @@ def _key(key: KeyText) -> str:
 
 
 def _body(body: Any) -> tuple[bytes, str]:
-    """As bytes, with the content type of what isn't bytes. Raises ``TypeError`` for what has no JSON form."""
+    """The body as bytes, with the content type of what isn't bytes. Raises ``TypeError`` for what has no JSON form."""
     if isinstance(body, bytes | bytearray | memoryview):
         return bytes(body), ""
     if isinstance(body, str):

@@ -129,7 +129,7 @@ class OutboxSource(DatabaseSource):
         self._keep = keep
         self._after = os.urandom(32)  # so that several relays begin at different aggregates
         self._wide = True
-        """Of each aggregate only a few rows are taken."""
+        """Whether the next batch has only a few rows of each aggregate."""
         self._lines_first = True
 
     def _taken(self, connection: Connection, most: int) -> list[OutboxMessage]:
@@ -209,7 +209,7 @@ def _messages(connection: Connection, statement: Any, **given: Any) -> list[Outb
 
 
 class _OutboxStatements:
-    """Those of one dialect. Instants are the database's; ``outboxes`` are the names whose messages are wanted, none for all."""
+    """The statements of one dialect. Instants are the database's; ``outboxes`` are those that are wanted, none for all."""
 
     def __init__(self, dialect: str, table: Table, outboxes: tuple[str, ...]) -> None:
         now = CLOCK[dialect].format(0)

@@ -52,7 +52,7 @@ class OutboxBacklog:
 
 
 class Source(Protocol):
-    """Where a relay gets messages. One relay calls it, one call after the other: `take`, then `settle` or `let_go`."""
+    """A relay's source of messages. One relay calls it, one call after the other: `take`, then `settle` or `let_go`."""
 
     name: str
 

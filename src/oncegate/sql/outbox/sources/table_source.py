@@ -115,7 +115,7 @@ class TableSource(DatabaseSource):
         stored = checkpoints.c
         self._checkpoint = select(stored.transaction, stored.position, stored.ahead).where(stored.source == name)
         self._refused: dict[int, tuple[int, float]] = {}
-        """By position: how often, and until when it is left alone."""
+        """Refusals by position: how often, and until when it is left alone."""
         transaction = transaction if self._is_postgresql else None
         columns = {"transaction": transaction, "position": position, "aggregate": aggregate, "sequence": sequence}
         self._statements = _TableStatements(engine.dialect.name, table, **columns)
@@ -151,7 +151,7 @@ class TableSource(DatabaseSource):
         return Place(row._transaction_number, getattr(row, self._position), bool(row._is_ready), row)
 
     def _lower_numbers(self, connection: Connection, rows: Sequence[Place]) -> dict[Any, list[Place]]:
-        """By aggregate, in their order: what is behind the checkpoint, up to the highest number among ``rows``."""
+        """The rows behind the checkpoint by aggregate, in their order, up to the highest number among ``rows``."""
         found: defaultdict[Any, list[Place]] = defaultdict(list)
         highest: dict[Any, int] = {}
         for place in rows:
@@ -169,13 +169,13 @@ class TableSource(DatabaseSource):
         return found
 
     def _numbered(self, place: Place) -> tuple[Any, int]:
-        """Its aggregate and its number; ``None`` without one."""
+        """The aggregate and the number of a row; ``None`` without one."""
         if self._aggregate is None or self._sequence is None:
             return None, 0
         return getattr(place.row, self._aggregate), getattr(place.row, self._sequence)
 
     def _ordered(self, rows: Sequence[Place], of_aggregate: dict[Any, list[Place]]) -> list[OutboxMessage]:
-        """Those of ``rows`` that may go now, each behind all lower numbers of its aggregate."""
+        """The rows that may go now, each behind all lower numbers of its aggregate."""
         chosen: dict[int, OutboxMessage] = {}
         paused: set[Any] = set()
         now = time.monotonic()
@@ -234,7 +234,7 @@ class TableSource(DatabaseSource):
 
 
 class _TableStatements:
-    """Those of one dialect; parameters: ``_transaction`` and ``_position``, behind which rows are looked for.
+    """The statements of one dialect; parameters: ``_transaction`` and ``_position``, behind which rows are looked for.
 
     Raises ``ValueError`` where the table has no column of a name.
     """
