@@ -198,6 +198,7 @@ def outcomes_of(returned: Any, count: int) -> Sequence[Any]:
 
 async def _settle_each(execution: Execution, outcome: Any) -> None:
     if isinstance(outcome, Exception):
+        log_sent_back(execution.named, outcome)
         await settle_raised(execution, outcome)
     else:
         execution.returned = outcome

@@ -10,6 +10,7 @@ from types import TracebackType
 from oncegate.middleware.consumers.begun import Begun, Execution
 from oncegate.middleware.consumers.delivery import Action
 from oncegate.middleware.consumers.handling import NotRecorded, executing, settle_raised
+from oncegate.middleware.consumers.sent_back import log_sent_back
 
 
 class Once:
@@ -83,4 +84,5 @@ async def _leave(execution: Execution, error: BaseException | None) -> None:
     elif isinstance(error, GeneratorExit):  # the surrounding coroutine is being closed: it can't await any more
         execution.abandon_soon("the code that executed it was closed")
     else:
+        log_sent_back(execution.named, error)
         await settle_raised(execution, error)

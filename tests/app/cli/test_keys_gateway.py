@@ -16,7 +16,9 @@ import pytest
 from click.testing import CliRunner
 
 from oncegate.app.cli.main import main
+from oncegate.app.operators.pages import client
 from testing.command_line import forked, invoke
+from testing.dripping import DRIPS, dripping
 from testing.upstreams import PATIENCE, Upstream, resetting_after
 
 RECORD = f"{'a' * 20}:{'b' * 20}"
@@ -93,6 +95,18 @@ def test_a_gateway_without_records_says_nothing_about_one(command: list[str]) ->
         done = invoke("keys", *command, "--gateway", gateway.url(), **TOKEN)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("oncegate: no records here: the gateway has no operators' tokens")
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("where", DRIPS)
+def test_an_answer_that_never_ends_is_given_up(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each byte of it comes in time."""
+    monkeypatch.setattr(client, "SECONDS", 0.4)
+    with dripping(*DRIPS[where]) as url:
+        done = invoke("keys", "show", *WHICH, "--gateway", url, **TOKEN)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    # An interim answer is taken for a final one, which is no gateway's either.
+    assert ("it answered 103" if where == "interim answers" else "did not end in time") in done.stderr
 
 
 async def test_a_gateway_s_list_is_of_a_route_a_caller_or_a_time_too() -> None:

@@ -153,7 +153,6 @@ WRONG: dict[str, dict[str, Any]] = {
     "no cache": {},
     "an argument": {"cache": "memory://", "ttl": 5},
     "settings": {"cache": "memory://", "settings": {"ttl": 5}},
-    "an asynchronous route": {"cache": "memory://", "routes": [Route(path="/x", mode="async")]},
     "a namespace": {"cache": "memory://", "namespace": "a:b"},
     "a secret": {"cache": "memory://", "secret": "short"},
 }

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from sqlalchemy import URL, Connection, Engine, Table, create_engine, inspect, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
@@ -16,6 +16,11 @@ from oncegate.sql.database.errors import is_of_database, reason_of
 from oncegate.sql.database.types import DIALECTS
 
 Result = TypeVar("Result")
+
+CONNECT_SECONDS: Final = 15
+"""For a server to let an operator in, where the URL doesn't say otherwise: drivers wait for one that is silent for minutes."""
+_CONNECT_TIMEOUTS: Final = {"psycopg": "connect_timeout", "psycopg2": "connect_timeout", "asyncpg": "timeout"}
+"""What drivers call it."""
 
 
 class NotDone(Exception):
@@ -55,7 +60,10 @@ async def connected(database: str, *, makes: bool = False) -> AsyncIterator[Asyn
         raise NotDone(f"{url.render_as_string()}: there is no such file")
     engine: AsyncEngine | Engine | None = None
     try:
-        engine = create_async_engine(url) if url.get_dialect().is_async else create_engine(url)
+        name = _CONNECT_TIMEOUTS.get(url.get_dialect().driver)
+        bound = {name: CONNECT_SECONDS} if name is not None and name not in url.query else {}
+        make = create_async_engine if url.get_dialect().is_async else create_engine
+        engine = make(url, connect_args=bound)
         yield engine
     except ModuleNotFoundError as error:
         raise NotDone(f"the driver {error.name} is not installed: pip install {error.name}", usage=True) from None
