@@ -166,13 +166,8 @@ class Tokens:
             raise CallerUnverifiable(_AWAY)
         raise CallerInvalid(invalid)
 
-<<<<<<< HEAD
-    def _claims_of(self, token: bytes, keys: Sequence[Key], *, many: bool) -> dict[str, Any] | None:
-        """The token's claims, by one of ``keys``; ``None`` where its key isn't among them. Raises `CallerInvalid`."""
-=======
     def _claims_of(self, token: bytes, keys: Sequence[Key]) -> dict[str, Any] | None:
-        """What the token claims, by one of ``keys``; ``None`` where none of them has signed it. Raises `CallerInvalid`."""
->>>>>>> main
+        """The token's claims, by one of ``keys``; ``None`` where none of them has signed it. Raises `CallerInvalid`."""
         import jwt
 
         for key in keys:
