@@ -129,6 +129,7 @@ class Processing:
         )
 
     async def _dispose(self, begun: Begun, command: Command, entry: bytes, tries: int, after: float) -> Disposition:
+        # Both records live for as long as the longer one: else the key would be free while its execution is still known.
         if begun.action is Action.ACKNOWLEDGE or (begun.action is Action.DEAD_LETTER and begun.decision in _ENDED):
             await self._life.tie(command, entry.decode())
         if begun.action is Action.ACKNOWLEDGE:

@@ -164,6 +164,7 @@ class CallbackDriver:
         if isinstance(found, Answer):
             request.respond(found.status, found.headers, found.body)
             return
+        # An issuer's keys have to be waited for; a body over the cap is refused where all are, without being digested here.
         if not isinstance(found, str) or len(body) > exchange.policy.max_request_body:
             request.start(self._asgi_driver().serve())
             return
@@ -204,7 +205,7 @@ class CallbackDriver:
             exchange.begin(attempt, request.loop, self._on_limit)
             self._fail(error)
             return
-        if connection is None:
+        if connection is None:  # none is idle, or the request is refused: the other driver opens one, or says why
             self._leave_unbegun(attempt)
             return
         self._connection = connection

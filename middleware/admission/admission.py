@@ -125,10 +125,13 @@ class Admissions:
             claiming.is_ready = True
             if claiming.slot is not None:
                 request.prepare(in_flight)
+            # Three parts come before the claim, each in a coroutine: a slot that must be waited for, a second secret, and
+            # an outcome that is owed, of this record perhaps. As a rule there is none of them.
             if claiming.slot is None or request.rotation is not None or in_flight.owed.by_key:
                 claiming.tasks = (start(loop, self._claim_by_parts(request), then),)
                 return
         claim, attempt = claiming.claim, claiming.attempt
+        # A submission may take over another one in doubt: to append it twice is harmless, its consumer processes one of both.
         answered = then
         if claim.submission and _UNKNOWN not in claim.takeover:
             answered = partial(self._or_again, request, loop, then)
@@ -220,7 +223,7 @@ class Admissions:
         """The attempt, or the verdict, that follows from the answer to `claim`. Raises what `admit` raises."""
         claiming = request.claiming
         slot, attempt = claiming.slot, claiming.attempt
-        if slot is not None:
+        if slot is not None:  # without one the record was only read: there is nothing to run, or to give back
             request.claiming = NO_CLAIM
             shared = self.in_flight.shared
             if shared.is_watched:

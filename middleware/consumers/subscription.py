@@ -197,7 +197,7 @@ class Subscription:
         request = AdmissionRequest(own.key, own.fingerprint, self._first)
         if other is not None and other.key != address.key:
             request.rotation = Rotation(own, self._own(other))
-        outcome = await self._admissions.admit(request)
+        outcome = await self._admissions.admit(request)  # takes nothing over: what is there is judged first
         found = outcome.record if isinstance(outcome, Verdict) else None
         has_moved = request.key != own.key
         if other is not None and (has_moved or (found and found.fingerprint == other.fingerprint)):
@@ -219,7 +219,7 @@ class Subscription:
         begun = decided(
             DeliveryDecision.RUN,
             record_id(address.key),
-            attempt=allowed.total(outcome.number) if outcome.number else 0,
+            attempt=allowed.total(outcome.number) if outcome.number else 0,  # 0: without a record, nothing is counted
             mismatch=differs(found, address.fingerprint),
             origin=origin,
         )

@@ -24,7 +24,6 @@ from oncegate.middleware.rules.key import Fields
 from oncegate.middleware.rules.path_pattern import PathPattern
 from oncegate.middleware.rules.readings import normalise
 
-PATH: Final = "path"
 HEADER: Final = "header:"
 
 _EXPECTED: Final = b"expected-version"
