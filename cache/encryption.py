@@ -21,7 +21,7 @@ _NONCE_BYTES: Final = 12
 _KEY_BYTES: Final = 32
 _HEAD_BYTES: Final = 2
 OFF_LOOP_BYTES: Final = 262144
-"""What is larger is encrypted and decrypted in a thread: 1 MiB takes 1 to 4 ms, in which an event loop would serve nobody else.
+"""The size above which a thread encrypts and decrypts: 1 MiB takes 1 to 4 ms, in which an event loop would serve nobody else.
 `cryptography` lets go of the GIL meanwhile. The way to a thread and back takes as long as some 256 KiB do."""
 Made = TypeVar("Made")
 

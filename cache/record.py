@@ -151,7 +151,7 @@ class Record:
 
 
 RECORD_MEMBERS: Final = (Member("submission", "a", lambda marked: 1 if marked else None, lambda of: of.get("a") == 1),)
-"""What a record and a claim have beside what scripts read at fixed places: part by part, with its bytes.
+"""The parts of a record and a claim beside what scripts read at fixed places, each with its bytes.
 
 The first one is where scripts look for it: the first member of the record's object.
 """

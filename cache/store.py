@@ -73,7 +73,7 @@ class Cache(Protocol):
         ...
 
     async def peek(self, key: str) -> Claim | None:
-        """As `get`, without reading the response's body: what was kept of it reads as empty. For listing many records."""
+        """Like `get`, without reading the response's body: what was kept of it reads as empty. For listing many records."""
         ...
 
     async def resolve(self, key: str, request: ResolveRequest) -> Resolution:

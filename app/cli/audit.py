@@ -51,4 +51,4 @@ reason = click.option(
 reason_needed = click.option(
     "--reason", required=True, metavar="TEXT", callback=_checked_reason, help="Why; logged with your name."
 )
-"""Of what can't be undone."""
+"""The option of commands whose effect can't be undone."""

@@ -56,7 +56,7 @@ _CONFLICT = (
 )
 
 _AGGREGATE_BYTES, _COMMAND_BYTES = 16, 20
-"""Of their digests in the hash: the one of a command is longer."""
+"""The sizes of their digests in the hash: the one of a command is longer."""
 
 Response = tuple[int, Headers, bytes]
 """Status, headers and body."""

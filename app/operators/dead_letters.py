@@ -64,7 +64,7 @@ class Letter:
         return int(digits) if digits.isdigit() and len(digits) <= len(str(MAX_SEQUENCE)) else None
 
     def as_json(self, *, body: bool = False) -> dict[str, Any]:
-        """Its description; with ``body``, the key and the payload too."""
+        """The letter's description; with ``body``, the key and the payload too."""
         death = Death.read(self.fields)
         members: dict[str, Any] = {
             "id": self.id,

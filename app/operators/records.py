@@ -214,7 +214,7 @@ class Chosen:
 
 
 def begun(listed: Mapping[str, Any]) -> str:
-    """When the attempt of a row began, as text that sorts; empty where that is not known."""
+    """The time at which the attempt of a row began, as text that sorts; empty where that is not known."""
     return listed.get("began_at") or ""
 
 

@@ -163,7 +163,7 @@ class Acceptor:
             self._balance.leave()
 
     def publish(self) -> None:
-        """To be called several times a second: workers leave connections only to those that published lately."""
+        """Publish the count, several times a second: workers leave connections only to those that published lately."""
         if self._balance is not None and self._sockets and not self._is_scarce:
             self._balance.publish(self._held())
 
@@ -191,7 +191,7 @@ class Acceptor:
             self._pause(listening, CHECK_SECONDS, self._on_left, self._balance, PATIENCE)
 
     def _on_left(self, listening: socket.socket, balance: Balance, patience: int) -> None:
-        """At connections that were left to others."""
+        """Look again at connections that were left to others."""
         waiting = _waiting(listening)
         room = balance.room(self._held(), waiting)
         if waiting and not room and patience > 1:

@@ -91,7 +91,7 @@ class InboundConnection(asyncio.Protocol):
         self.unsent = Unsent(self, getattr(self.app, "unread", None))
         self._unparsed = Pieces(self)
         self.writable: asyncio.Event | None = None
-        """What is to be awaited before more is written; ``None``: nothing."""
+        """The event to be awaited before more is written; ``None``: nothing."""
         self.on_lost: Callable[[], None] | None = None
         """Called when the connection is gone."""
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 PIECE_BYTES: Final = 8192
 """The most that is parsed at once. A read may bring 256 KiB, in which there is room for 10,000 requests, or 40,000 chunks."""
 _AT_ONCE: Final = struct.pack("ii", 1, 0)
-"""Of a socket that is closed: nothing is sent any more."""
+"""The option of a socket that is closed at once: nothing is sent any more."""
 
 
 class Pieces:

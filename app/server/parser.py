@@ -64,7 +64,7 @@ class InboundParser:
         self._parser: Any = _new_parser(self)
         self._data = b""
         self._earlier = bytearray()  # a head may come byte by byte, and bytes would be copied each time
-        """What earlier reads brought of a head whose request line was not looked at, and perhaps of requests before it."""
+        """The bytes of earlier reads, of a head whose request line was not looked at, and perhaps of requests before it."""
         self._again = b""
         self._version = ""
         """The version that the request line was seen to name, so that llhttp's reading of it is not needed."""

@@ -8,7 +8,7 @@ from oncegate.middleware.http.cors import EXPOSED_HEADERS, CrossOrigin
 from oncegate.middleware.rules.settings import StrictSettings
 
 Origin = Annotated[str, StringConstraints(pattern=r"^(\*|[a-z][a-z0-9+.-]*://[a-z0-9._~\[\]:-]+)$")]
-"""As browsers write it (RFC 6454 section 6.1): in lower case, without a path, without the scheme's own port."""
+"""An origin as browsers write it (RFC 6454 section 6.1): in lower case, without a path, without the scheme's own port."""
 
 
 class CorsSettings(StrictSettings):

@@ -35,7 +35,7 @@ FORWARDED_METHODS: Final = frozenset((
     *("POST", "PROPFIND", "PROPPATCH", "PURGE", "PUT", "QUERY", "REBIND", "REPORT", "SEARCH"),
     *("SOURCE", "SUBSCRIBE", "TRACE", "UNBIND", "UNLINK", "UNLOCK", "UNSUBSCRIBE"),
 ))  # fmt: skip
-"""Those that the parser knows, without CONNECT. Any other one is answered 501."""
+"""The methods that the parser knows, without CONNECT. Any other one is answered 501."""
 
 
 class GatewaySettings(StrictSettings):

@@ -216,11 +216,11 @@ class Metrics(Watch):
         return page_of(self._registry, accept)
 
     def describe(self) -> list[Metric]:
-        """For the registry: no family is described beforehand."""
+        """Called by the registry: no family is described beforehand."""
         return []
 
     def collect(self) -> Iterable[Metric]:
-        """For the registry: every family, those without a sample yet too."""
+        """Called by the registry: every family, those without a sample yet too."""
         total = self._numbers.total
         info = _gauge("build_info")
         info.add_metric([__version__], 1)

@@ -118,7 +118,7 @@ class Attempt:
             self._in_flight.keep_trying(self)
 
     def ran(self, _: "asyncio.Future[None]") -> None:
-        """Its task is done."""
+        """Note that the task is done."""
         self.lease.task = None  # it would be kept, with its coroutine and context, until the outcome is recorded
         if not self.is_over:
             self._in_flight.end(self)

@@ -66,7 +66,7 @@ class Lease:
         self.began = held_since
         """The time at which the command's execution began."""
         self.loop: asyncio.AbstractEventLoop | None = None
-        """Where it runs, once it does."""
+        """The event loop that it runs in, once it does."""
         self.task: asyncio.Future[None] | None = None
         """Done when the command's execution is; cancelled where it runs out of time. ``None`` while there is none."""
         self.is_noted = False

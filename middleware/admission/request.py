@@ -31,7 +31,7 @@ if hasattr(os, "register_at_fork"):  # Windows has none, and never forks
 
 
 class Address:
-    """Where a request's record is by one of the secrets, and its fingerprints by that one.
+    """The place of a request's record by one of the secrets, and its fingerprints by that one.
 
     ``whole`` is the fingerprint as other policies than ``on_mismatch = "warn"`` make it.
     """
@@ -131,7 +131,7 @@ class AdmissionRequest:
         self.claiming = NO_CLAIM
 
     def go_to(self, address: Address) -> None:
-        """Its record is there, as it turns out."""
+        """Take ``address`` for the place of the record, as it turns out to be."""
         self.key, self.fingerprint, self.whole = address.key, address.fingerprint, address.whole
 
     def prepare(self, in_flight: InFlight) -> None:

@@ -134,7 +134,7 @@ def _return_type(function: Callable[..., Any]) -> Any:
 
 
 class _Calls(CommandProcessor[Any, Any]):
-    """Executes calls of one function."""
+    """The processor of one function's calls."""
 
     def _scope(self, caller: str) -> list[bytes] | None:
         return [_FUNCTION, self._name, *(caller_scope(caller) or ())]

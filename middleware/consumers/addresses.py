@@ -29,7 +29,7 @@ class Rejected(Exception):
 
 
 class Addresses:
-    """Those of a `Subscription`, whose ``names`` are the consumer's and its aliases."""
+    """The addresses of a `Subscription`'s records; ``names`` are the consumer's and its aliases."""
 
     def __init__(
         self, cache: Cache, namespace: str, names: Sequence[str], settings: SubscriptionSettings, digests: Digests
@@ -41,7 +41,7 @@ class Addresses:
         self._digests = digests
 
     def first(self, delivery: Delivery) -> Address | None:
-        """By the first secret; ``None`` where the message has no key and needs none. Raises `Rejected`."""
+        """The address by the first secret; ``None`` where the message has no key and needs none. Raises `Rejected`."""
         return self._by(delivery, self._digests)
 
     def other(self, delivery: Delivery) -> Address | None:

@@ -243,13 +243,13 @@ class Execution:
         self._decide(Action.REDELIVER, "The handler ran into its time-out, and runs on.")
 
     async def abandon(self, note: str) -> None:
-        """As `unknown`, but without waiting for a cache that is away: the process may be about to end."""
+        """Like `unknown`, but without waiting for a cache that is away: the process may be about to end."""
         if self._begin_settling(State.UNKNOWN):
             self._decide(Action.REDELIVER, note)
             await self._settle(State.UNKNOWN, None, note)
 
     def abandon_soon(self, note: str) -> None:
-        """As `abandon`, without awaiting it; needs a running event loop: without one, the lease is left to lapse."""
+        """Like `abandon`, without awaiting it; needs a running event loop: without one, the lease is left to lapse."""
         with suppress(RuntimeError):
             loop = asyncio.get_running_loop()
             self._abandoning = loop.create_task(self.abandon(note))

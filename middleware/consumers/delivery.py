@@ -26,7 +26,7 @@ CONSUMER = re.compile(NAME)
 """The name of a consumer: explicit, and the same for as long as its records live."""
 
 MOST_CHARACTERS = 128
-"""Of a message's id in logs and dead letters."""
+"""The most that logs and dead letters show of a message's id."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from oncegate.middleware.consumers.delivery import DeliveryDecision
 from oncegate.middleware.outcome.results import read_error
 
 _DECIDED = {State.SUCCEEDED: DeliveryDecision.DUPLICATE, State.IN_FLIGHT: DeliveryDecision.IN_FLIGHT}
-"""By the state of an execution; after any other, the command may be executed again."""
+"""Decisions by the state of an execution; after any other, the command may be executed again."""
 
 
 def by_execution(record: Record, fingerprint: bytes, *, warns: bool = False) -> DeliveryDecision | None:

@@ -60,7 +60,7 @@ _SUBMISSION_BYTES: Final = 65536
 """More than what answers a submission can have."""
 _KEPT_PATHS: Final = 4096
 _KEPT_CHARACTERS: Final = 256
-"""Of a path whose route is kept, so that what clients send fills no more than some 2 MB (5 where it isn't Latin-1)."""
+"""The longest path whose route is kept, so that what clients send fills no more than some 2 MB (5 where it isn't Latin-1)."""
 
 
 @dataclass(frozen=True, slots=True)

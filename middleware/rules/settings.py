@@ -88,7 +88,7 @@ OnMismatch = Literal["reject", "warn"]
 OnCacheDown = Literal["fail_closed", "fail_open"]
 Comparison = Literal["raw", "json"]
 Completion = Literal["auto", "response", "app-returned"]
-"""What a setting may be. Policies, the description of the HTTP API and pages take the values from here."""
+"""The values of settings. Policies, the description of the HTTP API and pages take them from here."""
 StatusClass = Literal["2xx", "3xx", "4xx", "5xx"]
 Statuses = dict[Annotated[int, Field(ge=200, le=599)] | StatusClass, Kind]
 """Meanings of statuses: an exact one counts before its class (RFC 9110, section 15)."""

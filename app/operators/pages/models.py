@@ -17,7 +17,7 @@ from oncegate.middleware.rules.settings import Comparison, Mode, OnError, OnMism
 
 State = Literal["in-flight", "succeeded", "failed", "unknown"]
 PATTERN: dict[str, Any] = {"pattern": f"^{RECORD_ID.pattern}$"}
-"""Of a record's id: described, and checked where the record is looked for, which says what is wrong in better words."""
+"""The form of a record's id: described, and checked where the record is looked for, which says what is wrong in better words."""
 RecordId = Annotated[str, Field(pattern=PATTERN["pattern"])]
 Position = Annotated[str, Field(pattern=f"^{ENTRY_ID.pattern}$")]
 Sequence = Annotated[int, Field(ge=1)]

@@ -61,7 +61,7 @@ _WHAT_TO_DO: Final = {
     "NOREPLICAS": "bring replicas back, or lower min-replicas-to-write",
     "CLUSTERDOWN": "see CLUSTER INFO: a part of the slots is served by nobody",
 }
-"""For who operates it: a note (PEP 678) on the error."""
+"""Notes (PEP 678) on an error, for who operates Redis."""
 
 Kind = TypeVar("Kind", bound=CacheError)
 

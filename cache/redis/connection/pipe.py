@@ -68,10 +68,10 @@ class PendingReply:
         """The reply has come, in time or later."""
 
     def overdue(self) -> None:
-        """It has not come in time. It may still come."""
+        """Fail the call: its reply has not come in time. It may still come."""
 
     def broken(self, reason: str) -> None:
-        """It will not come: the connection broke. The command may have run, and may still be on its way."""
+        """Fail the call: the connection broke. The command may have run, and may still be on its way."""
 
 
 class _Awaited(PendingReply):
@@ -271,5 +271,5 @@ def _guarded(callback: Callable[..., None], *args: object) -> None:
 
 
 def forget(future: asyncio.Future[Reply]) -> None:
-    """For a reply that may have no caller any more: marks its exception as retrieved."""
+    """Mark the exception of a reply as retrieved, which may have no caller any more."""
     future.add_done_callback(lambda done: done.cancelled() or done.exception())

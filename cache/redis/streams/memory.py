@@ -19,7 +19,7 @@ from oncegate.cache.redis.streams.commands import run_script
 EXECUTION_BYTES = 512
 """The size of an execution's record, with a small result: 331 bytes were measured."""
 SUBMISSION_BYTES = 1024
-"""What an entry takes beside its body, and the record of its submission; an allocation may be a quarter larger than asked for."""
+"""The size of an entry without its body, and of its submission's record; an allocation may be a quarter larger than asked for."""
 SPARE = 0.05
 """The share of ``maxmemory`` left for larger results, and for what is accepted between two samples."""
 SAMPLE_SECONDS = 0.25

@@ -29,7 +29,7 @@ _WATCHED: Final[WeakSet[Engine]] = WeakSet()
 _BETWEEN: Final = r"(?:\s|;|--[^\n]*+|/\*.*?\*/)*+"
 """Statements. Possessive: comments can be divided in exponentially many ways."""
 _END: Final = r"(?:COMMIT|END|ABORT|ROLLBACK(?!\s+(?:(?:WORK|TRANSACTION)\s+)?TO\b)|PREPARE\s+TRANSACTION)\b"
-"""Of a transaction; to go back to a savepoint is none."""
+"""The statements that end a transaction; to go back to a savepoint is none."""
 _ENDS: Final = re.compile(_BETWEEN + _END, re.IGNORECASE | re.DOTALL)
 _NEXT: Final = re.compile(
     r"""(?<!\w)e'(?:[^'\\]|\\.)*+'?|'[^']*+'?|"[^"]*+"?|(?<!\w)\$((?!\d)\w*)\$(?:.*?\$\1\$|.*)|--[^\n]*+|/\*(?:.*?\*/|.*)|;"""
@@ -38,7 +38,7 @@ _NEXT: Final = re.compile(
 )
 """A quotation, a comment, or what is behind a statement. What is not closed goes to the end: nothing is read twice."""
 _BODY: Final = re.compile(r"\bBEGIN\s+ATOMIC\b", re.IGNORECASE)
-"""Of a function, whose END is none of a transaction's."""
+"""The begin of a function's body, whose END is none of a transaction's."""
 
 
 @dataclass(slots=True)

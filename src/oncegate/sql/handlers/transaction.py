@@ -34,7 +34,7 @@ class Marks(Protocol):
     ordered: bool
     """It keeps an order, and knows a message without a key by its number."""
     max_attempts: int
-    """At a parked message."""
+    """The attempts that a parked message has."""
 
     def mark(self, session: Session, messages: Sequence[Message]) -> list[Entry]:
         """The entries of messages whose records' ids are known."""

@@ -37,7 +37,7 @@ class InboxStats:
     consumers: dict[str, int | None]
 
     def as_json(self) -> dict[str, Any]:
-        """Its members."""
+        """The members of the statistics."""
         return asdict(self) | {"oldest": None if self.oldest is None else self.oldest.isoformat()}
 
 

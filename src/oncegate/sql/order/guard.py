@@ -110,7 +110,7 @@ _TAKEN_ALONG: Final = (
     " OR (applied.sequence < excluded.sequence - 1 AND EXISTS (SELECT 1 FROM {there}"
     " WHERE there.aggregate = excluded.aggregate AND there.sequence BETWEEN excluded.sequence - 1 AND excluded.sequence))"
 )
-"""Where another name has the number before. (On SQLite that one may have been advanced by this very statement.)"""
+"""The case that another name has the number before. (On SQLite that one may have been advanced by this very statement.)"""
 _READ_COLUMNS: Final = ("consumer", "sequence", "parked", "message", "fingerprint", "result")
 _COLUMNS: Final = ("consumer", "aggregate", "sequence", "parked", "message", "fingerprint")
 _TERMS: Final[dict[str, dict[str, str]]] = {

@@ -46,7 +46,7 @@ class Waiting:
     reason: str | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """Its members."""
+        """The members of an aggregate that waits."""
         return asdict(self) | {"since": self.since.isoformat()}
 
 

@@ -250,7 +250,7 @@ class _TableStatements:
         self.next: Any = text(_NEXT.format(**words)).bindparams(*place)
         self.count: Any = text(_COUNT.format(**words)).bindparams(*place)
         self.lower: Any = None
-        """With ``_numbers``, JSON of ``id`` and ``number``: the rows of those aggregates with lower numbers, ascending."""
+        """The statement for lower numbers of aggregates, ascending; ``_numbers`` is JSON of ``id`` and ``number``."""
         if "aggregate" in names:
             kind = table.c[columns["aggregate"] or ""].type.compile(dialect=dialect_of(dialect))
             words |= {what: word.format(type=kind) for what, word in _GIVEN[dialect].items()}

@@ -45,7 +45,7 @@ class Window:
         self._open: set[int] = set()
         """Positions that the last call gave, and nobody has confirmed."""
         self._lowest_open = sys.maxsize
-        """Of what earlier calls gave, since the floor was left."""
+        """The lowest position of what earlier calls gave, since the floor was left."""
 
     @property
     def place(self) -> tuple[int, int]:
