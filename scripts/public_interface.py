@@ -121,14 +121,14 @@ def _of_class(kind: type) -> list[str]:
         text[0] = f"*Is a* {', '.join(f'`{base.__name__}`' for base in kind.__bases__)}. {text[0]}"
     if built:
         lines += _code(_signature(kind.__name__, built[0]))
-    lines += text
     shown = [
         each
         for each in methods
         if not each.name.startswith("_") and not _is_overload(each) and not _is_of_caches(kind, each)
     ]
     fields, properties = _fields(kind, node), [_attribute(each) for each in shown if _is_property(each)]
-    lines += fields
+    text[0], fields = _with_types(text[0], fields)
+    lines += [*text, *fields]
     if fields and properties and issubclass(kind, BaseModel):  # a table, or a sentence, and then a list
         lines += [""]
     lines += [*properties, ""] if fields or properties else []
@@ -160,6 +160,20 @@ def _fields(kind: type, node: ast.ClassDef) -> list[str]:
         elif isinstance(each, ast.Assign) and issubclass(kind, enum.Enum):
             lines.append(f"- `{ast.unparse(each)}`{_plain(told)}")
     return lines
+
+
+def _with_types(text: str, fields: list[str]) -> tuple[str, list[str]]:
+    """A docstring whose list of attributes has their types, and the ``fields`` that it doesn't name."""
+    left = {line.removeprefix("- `").partition(":")[0]: line for line in fields if ": " in line}
+
+    def typed(found: re.Match[str]) -> str:
+        names = re.findall(r"`(\w+)`", found[1])
+        if not left.keys() >= set(names):
+            return found[0]
+        return "- " + ", ".join(left.pop(name).removeprefix("- ") for name in names) + ":"
+
+    written = re.sub(r"^- (`\w+`(?:, `\w+`)*):", typed, text, flags=re.MULTILINE)
+    return written, fields if written == text else [*left.values()]
 
 
 def _attribute(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:

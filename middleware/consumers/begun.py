@@ -44,6 +44,7 @@ class Recording(enum.Enum):
 class Begun:
     """The decision about one delivery, and what follows from it for the broker.
 
+    - ``decision``: what was decided.
     - ``action``: for the broker; ``RUN`` where the delivery is to be executed. What follows then is known by its `execution`.
     - ``record``: the command's id, fit for logs; empty without a key.
     - ``attempt``: the number of this attempt among the consumer's at the command, those under its former names included; 0

@@ -10,9 +10,13 @@ class CommandContext:
     """A handler's knowledge of its command, besides the payload. What the request didn't have is empty.
 
     - ``key``: the caller's idempotency key: pass it on to whatever is called on the command's behalf (see `headers`).
-    - ``record``: the record's id, fit for logs; ``entry`` is the id in the stream.
+    - ``record``: the record's id, fit for logs.
+    - ``entry``: the id in the stream.
     - ``attempt``: counts from 1.
-    - ``method``, ``target``: those of the request, as they were sent; ``route`` is the pattern that it matched.
+    - ``method``, ``target``, ``content_type``: those of the request, as they were sent.
+    - ``route``: the pattern that the request matched.
+    - ``correlation``: the request's ``X-Correlation-ID``, or else its ``X-Request-ID``.
+    - ``traceparent``: the request's place in a trace (W3C Trace Context).
     - ``caller``: the digest of the scope's headers, which are unchecked unless something in front of the gateway did that.
     - ``request_headers``: the lines that travelled with the command, names in lower case: ``content-*``, the key's, those of
       ``forward_request_headers``.

@@ -157,7 +157,7 @@ async def _publisher(target: str) -> AsyncIterator[Publish]:
 
 
 def imported_for(option: str, target: str, what: str) -> Any:
-    """The object that ``package.module:name`` names, looked for in the working directory too. Raises `NotDone`, after ``option``."""
+    """The object that ``package.module:name`` names, looked for in the working directory too. Raises `NotDone`."""
     if ":" not in target:
         raise NotDone(f"{option}give package.module:{what}", usage=True)
     try:
