@@ -41,8 +41,10 @@ def came_in_on(port: int, scope: Scope) -> bool:
 
 
 class FastPath:
-    """Takes a request that can be answered without a task, and is not the operators': by its path below ``prefix``, or by
-    their port. Set ``answering`` to what answers a request that passes through, once it has left the fast path.
+    """The way of a request that can be answered without a task, and is not the operators': by its path, or by their port.
+
+    ``prefix`` begins the operators' paths. Set ``answering`` to what answers a request that passes through, once it has left
+    the fast path.
     """
 
     answering: Answering

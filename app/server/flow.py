@@ -71,8 +71,9 @@ class Pieces:
 
 
 class Unsent:
-    """Of one ``connection``. ``unread`` counts it while writing is paused, beyond what each connection may have anyway.
+    """The bytes that one ``connection`` has not sent yet; ``unread`` counts them while writing is paused.
 
+    Counted is what goes beyond what each connection may have anyway.
     A large write is counted as a whole until its last byte is taken: the transport keeps all of it until then. To learn of
     that, writing pauses for what is left of it, however little.
     """

@@ -130,8 +130,9 @@ class Metrics(Watch):
         self._pending.enter(index)
 
     def worker_died(self, index: int) -> tuple[int, list[str]]:
-        """For the parent, of a worker that ended unasked: how many outcomes it took with it, and the ids that are known of their
-        records. To be called before another one enters as ``index``: until then the row has no other writer.
+        """The outcomes that a worker took with it that ended unasked: how many, and the ids that are known of their records.
+
+        For the parent, before another worker enters as ``index``: until then the row has no other writer.
         """
         self._numbers.take(index)
         row, records = self._numbers.row, self._pending.of(index)

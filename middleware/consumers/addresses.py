@@ -45,7 +45,10 @@ class Addresses:
         return self._by(delivery, self._digests)
 
     def other(self, delivery: Delivery) -> Address | None:
-        """By the other one; ``None`` where the message brings all that is digested. An id that it brings is the same by both."""
+        """The address by the other secret; ``None`` where the message brings all that is digested.
+
+        An id that the message brings is the same by both.
+        """
         former, is_digested = self._digests.former, not delivery.record or delivery.fingerprint is None
         return self._by(delivery, former) if former is not None and is_digested else None
 

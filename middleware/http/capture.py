@@ -209,7 +209,7 @@ class Capture:
             self._wake()
 
     def limit(self, limits: Deadlines) -> None:
-        """From here on, a head that has come is shown at once; that none came is news, too, when ``limits`` are reached."""
+        """Show a head at once, from here on; that none has come is shown, too, when ``limits`` are reached."""
         self.patient = False
         if self.status:
             self._show_head()

@@ -58,8 +58,9 @@ class AggregateVersion:
 
 
 class Aggregates:
-    """Reads from requests of a route which aggregate they are about, by ``source`` (``path`` or ``header:NAME``) and ``path``,
-    the route's pattern. ``require_version``: they have to name the version that they expect.
+    """The aggregates that requests of a route are about, read from ``source``: ``path`` or ``header:NAME``.
+
+    ``path`` is the route's pattern. ``require_version``: requests have to name the version that they expect.
     """
 
     __slots__ = ("_header", "_pattern", "_require_version", "fields")

@@ -46,7 +46,7 @@ class Sessions:
             return await session.run_sync(step, session)
 
     def call(self, handler: Handler, *args: Any, **kwargs: Any) -> Any:
-        """Call the handler, and return what it does."""
+        """Call the handler; its result."""
         result = handler(*args, **kwargs)
         return await_only(result) if self.of_asyncio else result
 
@@ -110,7 +110,7 @@ def with_session(
 
 
 def called(inbox: Marks, sessions: sessionmaker[Any], handler: Handler) -> Handler:
-    """Of a plain function."""
+    """The handler, in a transaction, of a plain function."""
     name = session_parameter(handler)
 
     def handle(*args: Any, **kwargs: Any) -> Any:
@@ -121,7 +121,7 @@ def called(inbox: Marks, sessions: sessionmaker[Any], handler: Handler) -> Handl
 
 
 def awaited(inbox: Marks, sessions: async_sessionmaker[Any], handler: Handler) -> Handler:
-    """Of a coroutine function."""
+    """The handler, in a transaction, of a coroutine function."""
     name = session_parameter(handler)
 
     async def handle(*args: Any, **kwargs: Any) -> Any:
