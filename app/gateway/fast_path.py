@@ -67,9 +67,10 @@ class FastPath:
     def take(self, request: InboundRequest) -> bool:
         """Whether the request, which is whole, is being answered."""
         scope = request.scope
-        if scope["path"].startswith(self._prefix) or (self._ops_port and came_in_on(self._ops_port, scope)):
+        path = scope["path"]
+        if path.startswith(self._prefix) or (self._ops_port and came_in_on(self._ops_port, scope)):
             return False
-        way = way_of(self._door, scope, request.send, request.fields)
+        way = way_of(self._door, scope, path, scope["raw_path"], request.send, request.fields)
         if isinstance(way, Exchange):
             CallbackDriver(way, self._forwarder, self._submit, request).begin()
             return True
@@ -163,12 +164,12 @@ class CallbackDriver:
         """Claim its record, or answer it; where that needs waiting, the other driver goes on."""
         request, exchange = self._request, self._exchange
         found, body = exchange.found, request.body
-        if isinstance(found, Answer):
-            request.respond(found.status, found.headers, found.body)
-            return
-        # An issuer's keys have to be waited for; a body over the cap is refused where all are, without being digested here.
+        # Three cases; nearly all requests are of the one that goes on below.
         if not isinstance(found, str) or len(body) > exchange.policy.max_request_body:
-            request.start(self._asgi_driver().serve())
+            if isinstance(found, Answer):
+                request.respond(found.status, found.headers, found.body)
+            else:  # what has to be waited for, or is too large to be held here
+                request.start(self._asgi_driver().serve())
             return
         self._body = body
         admission = exchange.admit(found, body)

@@ -26,7 +26,6 @@ from oncegate.middleware.admission.gate import GateDecision, decide
 from oncegate.middleware.admission.observe import Watch
 from oncegate.middleware.admission.request import NO_CLAIM, AdmissionRequest, Claiming
 from oncegate.middleware.admission.rotation import claim_at_either, read_at_either
-from oncegate.middleware.admission.slots import Slot
 
 _POLLS: Final = Backoff(0.025, 1.25, least=0.6, factor=1.5)
 _MISMATCH: Final = GateDecision.MISMATCH  # members of an enumeration take long to look up
@@ -229,8 +228,15 @@ class Admissions:
             if shared.is_watched:
                 shared.answered("claim", answer, claiming.sent)
             if isinstance(answer, Claim):
-                if answer.won:
-                    return self._won(request, claiming, slot, answer)
+                if answer.won:  # its slot is the attempt's from now on
+                    in_flight, number = self.in_flight, answer.record.attempt
+                    if attempt is None:
+                        attempt = Attempt(in_flight, request.key, claiming.claim, request.policy, claiming.sent, slot)
+                    attempt.number = attempt.lease.number = number
+                    slot.won(is_new=number == 1)
+                    if in_flight.owed.by_key:
+                        in_flight.owed.wake()
+                    return attempt
             elif attempt is not None and isinstance(answer, CacheUnavailable) and not isinstance(answer, CacheFull):
                 slot.won()  # a full cache is up, and can refuse
                 return attempt
@@ -240,18 +246,6 @@ class Admissions:
         if isinstance(answer, Exception):
             raise answer
         raise TypeError(f"the cache has answered a {type(answer).__name__}, not a Claim")
-
-    def _won(self, request: AdmissionRequest, claiming: Claiming, slot: Slot, answer: Claim) -> Attempt:
-        """The attempt that is to run, which keeps its slot."""
-        in_flight, number = self.in_flight, answer.record.attempt
-        attempt = claiming.attempt
-        if attempt is None:
-            attempt = Attempt(in_flight, request.key, claiming.claim, request.policy, claiming.sent, slot)
-        attempt.number = attempt.lease.number = number
-        slot.won(is_new=number == 1)
-        if in_flight.owed.by_key:
-            in_flight.owed.wake()
-        return attempt
 
     def give_up(self, request: AdmissionRequest, end: BaseException) -> None:
         """Instead of `admitted`: ``end`` ended the caller, so a claim that is won is given back."""

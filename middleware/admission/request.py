@@ -70,12 +70,12 @@ class Claiming:
     __slots__ = ("attempt", "claim", "is_ready", "sent", "slot", "tasks")
 
     claim: ClaimRequest
+    sent: float
 
     def __init__(self, slot: Slot | None) -> None:
         self.slot = slot
         self.is_ready = False
         """Whatever has to come before the claim is seen to."""
-        self.sent = 0.0
         self.attempt: Attempt | None = None
         self.tasks: tuple[asyncio.Task[None], ...] = ()
         """Bring the answer, where that takes coroutines; cancelled with their caller."""

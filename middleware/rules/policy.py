@@ -280,7 +280,8 @@ class Policies:
             (PathPattern(route.path.lower()), methods, policy)
             for route, (_, methods, policy) in zip(routes, self.routes, strict=True)
         ]
-        self._methods = frozenset(DEFAULT_METHODS).union(*[methods for _, methods, _ in self.routes])
+        self.methods = frozenset(DEFAULT_METHODS).union(*[methods for _, methods, _ in self.routes])
+        """Those that may be under enforcement; of any other one the path doesn't matter."""
         self._find = lru_cache(maxsize=_KEPT_PATHS)(self._search)
 
     def match(self, method: str, path: str, raw_path: bytes | None = None) -> Policy | None:
@@ -288,7 +289,7 @@ class Policies:
 
         ``path`` is percent-decoded, ``raw_path`` as sent, if that is known: a slash in the one may be none in the other.
         """
-        if method not in self._methods:
+        if method not in self.methods:
             return None
         if not self.routes:
             return self._default
