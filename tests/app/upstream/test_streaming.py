@@ -193,7 +193,7 @@ async def test_an_early_refusal_that_is_still_coming_ends_the_upload() -> None:
     taken: list[bytes] = []
     async with Upstream(refusing) as upstream:
         client = post(length=6)
-        client._pieces = [b"abc", client.started, b"def"]
+        client.pieces = [b"abc", client.started, b"def"]
         task = asyncio.create_task(client.call(Forwarder(upstream.url, response_timeout=0.2)))
         await asyncio.wait_for(client.started.wait(), PATIENCE)
         for _ in range(20):  # time enough for an upload that goes on
@@ -229,7 +229,7 @@ async def test_an_answer_that_accepts_goes_along_with_the_upload() -> None:
 
     async with Upstream(echo) as upstream:
         forwarder, client = Forwarder(upstream.url, keepalive=600), post(length=6)
-        client._pieces = [b"abc", client.started, b"def"]
+        client.pieces = [b"abc", client.started, b"def"]
         await asyncio.wait_for(client.call(forwarder), PATIENCE)
         assert (client.body, client.done, forwarder.upstream.idle) == (b"abcdef", True, 1)
         await forwarder.close()
