@@ -38,7 +38,7 @@ class Client:
             "server": ("127.0.0.1", 80),
             **scope,
         }
-        self._pieces = list(pieces)
+        self.pieces = list(pieces)
         self.left = asyncio.Event()
         self.reads = asyncio.Event()
         self.reads.set()
@@ -50,15 +50,15 @@ class Client:
         self.done = False
 
     async def receive(self) -> dict[str, Any]:
-        while self._pieces:
-            piece = self._pieces.pop(0)
+        while self.pieces:
+            piece = self.pieces.pop(0)
             if isinstance(piece, asyncio.Event):
                 await piece.wait()
                 continue
             if piece is None:
                 self.left.set()
                 break
-            return {"type": "http.request", "body": piece, "more_body": bool(self._pieces)}
+            return {"type": "http.request", "body": piece, "more_body": bool(self.pieces)}
         await self.left.wait()
         return {"type": "http.disconnect"}
 
