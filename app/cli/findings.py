@@ -8,7 +8,7 @@ import asyncio
 import enum
 from dataclasses import dataclass
 
-from oncegate.app.factory import CONNECT_TIMEOUT, create_cache
+from oncegate.app.factory import CONNECT_TIMEOUT, create_cache, gateway_policies
 from oncegate.app.operators.write_probe import try_writing
 from oncegate.app.settings.gateway import GatewaySettings, redact
 from oncegate.app.upstream.connection import UpstreamConnection
@@ -17,7 +17,9 @@ from oncegate.cache.errors import CacheError, CacheUnsupported
 from oncegate.cache.redis.streams.commands import stream_client
 from oncegate.cache.redis.streams.stream import CommandStream, GroupProgress
 from oncegate.middleware.outcome.errors import NotProcessed, OutcomeUnknown
+from oncegate.middleware.rules.address_check import address_rules, changed_rules, moved_line
 from oncegate.middleware.rules.route_advice import route_advice
+from oncegate.middleware.rules.secret_check import is_under_another_secret, other_secret_line
 from oncegate.middleware.tokens.key_set import UnusableKeys
 from oncegate.middleware.tokens.key_source import KeySource
 from oncegate.middleware.tokens.settings import is_url
@@ -91,10 +93,14 @@ async def _cache(settings: GatewaySettings) -> Lines:
     where = redact(settings.cache)
     cache = create_cache(settings)
     refusal: CacheError | None = None
+    changed: list[str] = []
+    is_elsewhere = False
     try:
         advice = await cache.check()
         try:
             await try_writing(cache, settings.namespace)
+            is_elsewhere = await is_under_another_secret(cache, settings.namespace, settings.digests())
+            changed = await changed_rules(cache, settings.namespace, address_rules(gateway_policies(settings)))
         except CacheError as error:
             refusal = error
     except CacheUnsupported as error:
@@ -104,6 +110,10 @@ async def _cache(settings: GatewaySettings) -> Lines:
     finally:
         await cache.close()
     found = [(ADVICE, f"{where}: {line}") for line in advice]
+    if changed:
+        found.append((ADVICE, moved_line(settings.namespace, changed)))
+    if is_elsewhere:
+        found.append((FAILED, f"{where}: {other_secret_line(settings.namespace)}"))
     if refusal is not None:
         return [*found, (FAILED, f"{where} answers, and takes no records: {refusal}")]
     return found or [(GOOD, f"{where} answers, keeps what it is given, and is new enough")]
