@@ -1,6 +1,6 @@
 """A worker's entries, one by one: who runs beside whom, and what is logged of those that nothing was begun of.
 
-Rules of docs/contract.md: R9.29, R12.71.
+Rules of docs/contract.md: R12.71, R12.72.
 """
 
 import asyncio

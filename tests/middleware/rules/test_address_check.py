@@ -1,6 +1,6 @@
 """Who changes what addresses are made of hears of it at the start, and before: no retry from before finds its record.
 
-Rules of docs/contract.md: R6.26.
+Rules of docs/contract.md: R12.70.
 """
 
 import asyncio
