@@ -259,5 +259,5 @@ async def test_a_time_out_is_rolled_back_and_a_failure(
     await came(bench, "paid")
     await consumers.end()
     await settled(bench)
-    assert found[0].reason == "ran into the time-out, and was rolled back"
+    assert found[0].execution.begun.reason == "ran into the time-out, and was rolled back"
     assert place.effects() == ["one"]

@@ -313,7 +313,7 @@ async def test_the_policy_is_published() -> None:
     assert policy["key"]["characters"] == [1, 255]
     assert (first["path"], first["methods"], first["required"]) == ("/payments/*", ["POST", "PUT"], True)
     assert (default["path"], default["methods"], default["required"]) == ("*", ["POST", "PATCH"], False)
-    assert first["expiry"] == {"success": 60, "error": 60, "unknown": 86400}
+    assert first["expiry"] == {"success": 60, "error": 60, "unknown": 60}
     assert "402" in first["statuses"]["success"]
     assert default["statuses"] == {
         "success": ["200-306", "309-399"],

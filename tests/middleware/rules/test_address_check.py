@@ -58,7 +58,7 @@ async def change(cache: Any, namespace: str, before: Any, after: Any) -> list[st
     return found
 
 
-REFUNDS, SPECIAL = Route("/refunds/*", scope=BY_TENANT), Route("/refunds/special")
+REFUNDS, SPECIAL = Route(path="/refunds/*", scope=BY_TENANT), Route(path="/refunds/special")
 
 
 @pytest.mark.parametrize(
@@ -73,8 +73,8 @@ REFUNDS, SPECIAL = Route("/refunds/*", scope=BY_TENANT), Route("/refunds/special
         (rules(), rules(REFUNDS), ["routes"]),
         (rules(REFUNDS), rules(), ["routes"]),
         (rules(REFUNDS), rules(SPECIAL, REFUNDS), ["routes"]),
-        (rules(REFUNDS), rules(Route("/refunds/*", header="X-Key")), ["routes"]),
-        (rules(REFUNDS), rules(Route("/refunds/x/*", scope=BY_TENANT)), ["routes"]),
+        (rules(REFUNDS), rules(Route(path="/refunds/*", header="X-Key")), ["routes"]),
+        (rules(REFUNDS), rules(Route(path="/refunds/x/*", scope=BY_TENANT)), ["routes"]),
     ],
 )
 async def test_a_change_is_named(cache: RedisCache, namespace: str, before: Any, after: Any, found: list[str]) -> None:
@@ -86,7 +86,7 @@ async def test_a_change_is_named(cache: RedisCache, namespace: str, before: Any,
     [
         (rules(), rules(scope=["header:Authorization"])),
         (rules(), rules(scope=["header:authorization"], header="idempotency-key")),
-        (rules(), rules(Route("/x", ttl=5), Route("/y", mode="async"), ttl=60, lease=5, on_error="replay")),
+        (rules(), rules(Route(path="/x", ttl=5), Route(path="/y", mode="async"), ttl=60, lease=5, on_error="replay")),
         (rules(), rules(header="X-Key", aliases=["Idempotency-Key"])),
         (rules(header="X-Key", aliases=["Idempotency-Key"]), rules(header="X-Key")),
         (rules(REFUNDS), rules(REFUNDS, SPECIAL, aliases=["X-Key"])),

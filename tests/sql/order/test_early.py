@@ -159,3 +159,13 @@ def test_a_process_keeps_a_bounded_number_of_aggregates() -> None:
     early.add(Numbered(digest("0"), 7), "0")
     taken = early.take()
     assert (len(taken), taken[0].sequence, early.take()) == (MOST_NOTED, 7, [])
+
+
+@pytest.mark.parametrize("place", ["psycopg", "pysqlite"], indirect=True)
+def test_a_reset_forgets_it(place: Place) -> None:
+    ledger = Inbox("ledger", order="contiguous")
+    comes_early(place, ledger, 2)
+    noted(place, ledger, lambda: waiting(place), "it waits")
+    place.run(ledger.reset)
+    assert waiting(place) == []
+    assert early_numbers(place) == []
