@@ -16,6 +16,7 @@ from oncegate.app.upstream.pool import KEEPALIVE_MARGIN, Upstream
 from oncegate.cache.errors import CacheError, CacheUnsupported
 from oncegate.cache.redis.streams.commands import stream_client
 from oncegate.cache.redis.streams.stream import CommandStream, GroupProgress
+from oncegate.cache.store import Cache
 from oncegate.middleware.outcome.errors import NotProcessed, OutcomeUnknown
 from oncegate.middleware.rules.address_check import address_rules, changed_rules, moved_line
 from oncegate.middleware.rules.route_advice import route_advice
@@ -93,14 +94,12 @@ async def _cache(settings: GatewaySettings) -> Lines:
     where = redact(settings.cache)
     cache = create_cache(settings)
     refusal: CacheError | None = None
-    changed: list[str] = []
-    is_elsewhere = False
+    kept: Lines = []
     try:
         advice = await cache.check()
         try:
             await try_writing(cache, settings.namespace)
-            is_elsewhere = await is_under_another_secret(cache, settings.namespace, settings.digests())
-            changed = await changed_rules(cache, settings.namespace, address_rules(gateway_policies(settings)))
+            kept = await _kept(cache, settings)
         except CacheError as error:
             refusal = error
     except CacheUnsupported as error:
@@ -110,13 +109,24 @@ async def _cache(settings: GatewaySettings) -> Lines:
     finally:
         await cache.close()
     found = [(ADVICE, f"{where}: {line}") for line in advice]
-    if changed:
-        found.append((ADVICE, moved_line(settings.namespace, changed)))
-    if is_elsewhere:
-        found.append((FAILED, f"{where}: {other_secret_line(settings.namespace)}"))
+    found += kept
     if refusal is not None:
         return [*found, (FAILED, f"{where} answers, and takes no records: {refusal}")]
     return found or [(GOOD, f"{where} answers, keeps what it is given, and is new enough")]
+
+
+async def _kept(cache: Cache, settings: GatewaySettings) -> Lines:
+    """By what is kept of the last start: whether this secret is another one, and whether addresses are made by other rules."""
+    namespace = settings.namespace
+    try:
+        if await is_under_another_secret(cache, namespace, settings.digests()):
+            return [(FAILED, other_secret_line(namespace))]
+        changed = await changed_rules(cache, namespace, address_rules(gateway_policies(settings)))
+    except CacheError as error:
+        return [
+            (ADVICE, f"by which secret and rules records of namespace {namespace} are addressed can't be read: {error}")
+        ]
+    return [(ADVICE, moved_line(namespace, changed))] if changed else []
 
 
 async def _streams(settings: GatewaySettings) -> Lines:

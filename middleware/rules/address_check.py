@@ -23,7 +23,7 @@ SCOPE: Final = "scope"
 ROUTES: Final = "routes"
 _WORDS: Final = {
     HEADER: "header (none that was read is among header and aliases)",
-    SCOPE: "scope",
+    SCOPE: "scope (with claims: or the header of jwt)",
     ROUTES: "routes whose scope or header is their own",
 }
 _ALWAYS: Final = "-"
@@ -49,8 +49,9 @@ def address_rules(policies: Policies, *, by_function: bool = False) -> AddressRu
 
 
 def _own(policy: Policy, by_function: bool) -> tuple[list[str], list[str]]:
-    """The scope in its order, of which an address is made; and the names that a key is read from, whichever comes first."""
-    scope = ["caller="] if by_function else [name.decode() for name in policy.scope_names]
+    """The scope in its order, and where a token comes whose claims it names; and the names that a key is read from, sorted."""
+    names = policy.scope_names + (policy.caller_headers if policy.claims else ())
+    scope = ["caller="] if by_function else [name.decode() for name in names]
     return scope, sorted(name.decode() for name in policy.key_names)
 
 

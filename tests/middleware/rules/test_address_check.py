@@ -17,7 +17,7 @@ from oncegate.cache.redis.store import RedisCache
 from oncegate.middleware.rules import address_check
 from oncegate.middleware.rules.address_check import address_rules, changed_rules, check_addresses
 from oncegate.middleware.rules.digests import UNKEYED
-from oncegate.middleware.rules.policy import Policies
+from oncegate.middleware.rules.policy import TOKEN_HEADER, Policies
 from testing.command_line import invoke
 from testing.servers import RedisServer
 from tests.middleware.door import Answering, Door
@@ -37,8 +37,10 @@ def another_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(address_check, "_logged", set())
 
 
-def rules(*routes: Route, by_function: bool = False, **settings: Any) -> address_check.AddressRules:
-    return address_rules(Policies(IdempotencySettings(**settings), routes), by_function=by_function)
+def rules(
+    *routes: Route, by_function: bool = False, token: str = TOKEN_HEADER, **settings: Any
+) -> address_check.AddressRules:
+    return address_rules(Policies(IdempotencySettings(**settings), routes, token), by_function=by_function)
 
 
 def first_words(changed: Sequence[str]) -> list[str]:
@@ -68,6 +70,7 @@ REFUNDS, SPECIAL = Route(path="/refunds/*", scope=BY_TENANT), Route(path="/refun
         (rules(scope=["header:A", "header:B"]), rules(scope=["header:B", "header:A"]), ["scope"]),
         (rules(scope=["jwt:iss", "jwt:sub"]), rules(scope=["jwt:sub"]), ["scope"]),
         (rules(), rules(by_function=True), ["scope"]),
+        (rules(scope=["jwt:sub"]), rules(scope=["jwt:sub"], token="X-Token"), ["scope"]),
         (rules(), rules(header="X-Key"), ["header"]),
         (rules(header="X-Key"), rules(header="X-Id", scope=BY_TENANT), ["header", "scope"]),
         (rules(), rules(REFUNDS), ["routes"]),
@@ -89,6 +92,7 @@ async def test_a_change_is_named(cache: RedisCache, namespace: str, before: Any,
         (rules(), rules(Route(path="/x", ttl=5), Route(path="/y", mode="async"), ttl=60, lease=5, on_error="replay")),
         (rules(), rules(header="X-Key", aliases=["Idempotency-Key"])),
         (rules(header="X-Key", aliases=["Idempotency-Key"]), rules(header="X-Key")),
+        (rules(), rules(token="X-Token")),
         (rules(REFUNDS), rules(REFUNDS, SPECIAL, aliases=["X-Key"])),
     ],
 )
@@ -176,7 +180,7 @@ async def test_check_finds_it_before_it_goes_live_and_keys_show_names_it(
     )
     for _ in range(2):
         done = await asyncio.to_thread(invoke, "check", *where, "--config", str(config))
-        assert f"namespace {namespace}: not as at the last start: scope." in done.stdout
+        assert f"namespace {namespace}: not as at the last start: scope (" in done.stdout
     unset = await asyncio.to_thread(invoke, "keys", "show", "other", *where, "--namespace", namespace)
     assert "never made" in unset.stderr
     assert "scope or header" in unset.stderr
@@ -191,3 +195,14 @@ async def test_check_finds_another_secret_too(cache: RedisCache, namespace: str,
     done = await asyncio.to_thread(invoke, "check", *where, ONCEGATE_SECRET="n" * 32, ONCEGATE_NAMESPACE=namespace)
     assert done.returncode == 1
     assert f"namespace {namespace} are under another secret" in done.stdout
+
+
+async def test_a_user_who_may_not_read_what_is_kept_gets_advice(namespace: str) -> None:
+    with RedisServer() as redis:
+        user = ("ACL", "SETUSER", "default", "resetkeys", f"~{namespace}:*")
+        redis.command(*user)
+        where = ["--cache", redis.url, "--upstream", "http://127.0.0.1:9"]
+        done = await asyncio.to_thread(invoke, "check", *where, ONCEGATE_NAMESPACE=namespace)
+    assert "!!  cache" in done.stdout
+    assert f"records of namespace {namespace} are addressed can't be read" in done.stdout
+    assert "takes no records" not in done.stdout
