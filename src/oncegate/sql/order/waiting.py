@@ -62,13 +62,13 @@ class Waiting:
     early: int = 0
 
     def as_json(self) -> dict[str, Any]:
-        """Its members."""
+        """The members of an aggregate that waits."""
         return asdict(self) | {"since": self.since.isoformat()}
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingTotals:
-    """Of one consumer: how many aggregates wait, how many ``messages`` are parked, and since when the ``oldest`` waits."""
+    """A consumer's totals: how many aggregates wait, how many ``messages`` are parked, and since when the ``oldest`` waits."""
 
     consumer: str
     aggregates: int
@@ -183,7 +183,7 @@ def _stays_early(order: Table) -> ColumnElement[bool]:
 def waiting_totals(
     connection: Connection, order: Table, parked: Table, consumer: str | None = None
 ) -> Sequence[WaitingTotals]:
-    """Of each consumer of which aggregates wait, or of the one that is named; the one that waits the longest first."""
+    """The totals of each consumer of which aggregates wait, or of the one that is named; that which waits the longest first."""
     columns = parked.c
     oldest = func.min(columns.parked_at)
     query = select(columns.consumer, func.count(columns.aggregate.distinct()), func.count(), oldest)
