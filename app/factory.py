@@ -21,8 +21,8 @@ from oncegate.cache.store import Cache
 from oncegate.middleware.admission.observe import Observation, Observe
 from oncegate.middleware.http.asgi import App
 from oncegate.middleware.http.middleware import IdempotencyMiddleware
+from oncegate.middleware.rules.address_check import address_rules, check_addresses
 from oncegate.middleware.rules.policy import TOKEN_HEADER, Policies
-from oncegate.middleware.rules.secret_check import check_secret
 from oncegate.middleware.tokens.verifier import Tokens
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def create_gateway(
     URL that its user can't take.
     """
     rules = settings.idempotency
-    policies = _policies(settings)
+    policies = gateway_policies(settings)
     cache = create_cache(settings)
     write = partial(try_writing, cache, settings.namespace)
     metrics = Metrics(
@@ -114,7 +114,9 @@ def create_gateway(
         enter=metrics.enter,
         worker_died=metrics.worker_died,
         sample=_sampling(settings, cache, metrics),
-        check_secret=partial(check_secret, cache, settings.namespace, settings.digests()),
+        check_addresses=partial(
+            check_addresses, cache, settings.namespace, settings.digests(), address_rules(policies)
+        ),
         prefetch=tokens.source.refresh if tokens is not None else None,
         fast_path=FastPath(
             middleware.door,
@@ -128,7 +130,8 @@ def create_gateway(
     )
 
 
-def _policies(settings: GatewaySettings) -> Policies:
+def gateway_policies(settings: GatewaySettings) -> Policies:
+    """The rules of the gateway for ``settings``."""
     header = settings.jwt.header if settings.jwt is not None else TOKEN_HEADER
     return Policies(settings.idempotency, settings.routes, header)
 
@@ -166,8 +169,8 @@ def _sampling(settings: GatewaySettings, cache: Cache, metrics: Metrics) -> Call
 
 def create_records(settings: GatewaySettings, cache: Cache) -> Records:
     """The operators' access to the records of the gateway for ``settings``."""
-    policies = _policies(settings)
-    return Records(cache, settings.namespace, policies.all(), settings.digests())
+    policies = gateway_policies(settings)
+    return Records(cache, settings.namespace, policies.all(), settings.digests(), address_rules(policies))
 
 
 def _operators_app(

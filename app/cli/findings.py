@@ -8,7 +8,7 @@ import asyncio
 import enum
 from dataclasses import dataclass
 
-from oncegate.app.factory import CONNECT_TIMEOUT, create_cache
+from oncegate.app.factory import CONNECT_TIMEOUT, create_cache, gateway_policies
 from oncegate.app.operators.write_probe import try_writing
 from oncegate.app.settings.gateway import GatewaySettings, redact
 from oncegate.app.upstream.connection import UpstreamConnection
@@ -16,8 +16,11 @@ from oncegate.app.upstream.pool import KEEPALIVE_MARGIN, Upstream
 from oncegate.cache.errors import CacheError, CacheUnsupported
 from oncegate.cache.redis.streams.commands import stream_client
 from oncegate.cache.redis.streams.stream import CommandStream, GroupProgress
+from oncegate.cache.store import Cache
 from oncegate.middleware.outcome.errors import NotProcessed, OutcomeUnknown
+from oncegate.middleware.rules.address_check import address_rules, changed_rules, moved_line
 from oncegate.middleware.rules.route_advice import route_advice
+from oncegate.middleware.rules.secret_check import is_under_another_secret, other_secret_line
 from oncegate.middleware.tokens.key_set import UnusableKeys
 from oncegate.middleware.tokens.key_source import KeySource
 from oncegate.middleware.tokens.settings import is_url
@@ -91,10 +94,12 @@ async def _cache(settings: GatewaySettings) -> Lines:
     where = redact(settings.cache)
     cache = create_cache(settings)
     refusal: CacheError | None = None
+    kept: Lines = []
     try:
         advice = await cache.check()
         try:
             await try_writing(cache, settings.namespace)
+            kept = await _kept(cache, settings)
         except CacheError as error:
             refusal = error
     except CacheUnsupported as error:
@@ -104,9 +109,24 @@ async def _cache(settings: GatewaySettings) -> Lines:
     finally:
         await cache.close()
     found = [(ADVICE, f"{where}: {line}") for line in advice]
+    found += kept
     if refusal is not None:
         return [*found, (FAILED, f"{where} answers, and takes no records: {refusal}")]
     return found or [(GOOD, f"{where} answers, keeps what it is given, and is new enough")]
+
+
+async def _kept(cache: Cache, settings: GatewaySettings) -> Lines:
+    """By what is kept of the last start: whether this secret is another one, and whether addresses are made by other rules."""
+    namespace = settings.namespace
+    try:
+        if await is_under_another_secret(cache, namespace, settings.digests()):
+            return [(FAILED, other_secret_line(namespace))]
+        changed = await changed_rules(cache, namespace, address_rules(gateway_policies(settings)))
+    except CacheError as error:
+        return [
+            (ADVICE, f"by which secret and rules records of namespace {namespace} are addressed can't be read: {error}")
+        ]
+    return [(ADVICE, moved_line(namespace, changed))] if changed else []
 
 
 async def _streams(settings: GatewaySettings) -> Lines:

@@ -371,10 +371,16 @@ async def _find(source: "Source", key: str | None, record: str | None, caller: s
 
 
 async def _no_record(source: "Source") -> str:
-    is_elsewhere = getattr(source, "is_under_another_secret", None)  # a gateway that runs has its own secret
-    if is_elsewhere is not None and await is_elsewhere():
-        return "no such record by this secret: the records here are under another secret (ONCEGATE_SECRET)"
-    return "no such record: it was never made, or its time is over"
+    from oncegate.app.operators.records import Records
+
+    if isinstance(source, Records):  # a gateway that runs has its own secret, and its own rules
+        if await source.is_under_another_secret():
+            return "no such record by this secret: the records here are under another secret (ONCEGATE_SECRET)"
+        if changed := await source.changed_rules():
+            return (
+                f"no such record by these settings: not as where the gateway or app last started: {'; '.join(changed)}"
+            )
+    return "no such record: it was never made, its time is over, or scope or header of the settings were others then"
 
 
 async def _one(source: "Source", **which: str | None) -> str:

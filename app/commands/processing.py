@@ -21,7 +21,7 @@ from oncegate.cache.redis.streams.stream import Command, NotACommand, sent_ms
 from oncegate.middleware.consumers.begun import FAILED_STATUS, Begun, Execution, Recording
 from oncegate.middleware.consumers.delivery import Action, Delivery, DeliveryDecision, broker_time
 from oncegate.middleware.consumers.handling import executing, settle_raised
-from oncegate.middleware.consumers.sent_back import is_of_inbox
+from oncegate.middleware.consumers.sent_back import is_of_inbox, others_since
 from oncegate.middleware.consumers.subscription import Subscription
 from oncegate.middleware.outcome.calling import call
 from oncegate.middleware.outcome.errors import ENDS_PROCESS, NotProcessed, NotRetryable, OutcomeUnknown, Parked
@@ -172,7 +172,9 @@ class Processing:
         if isinstance(error, Parked):
             log.info("record %s: parked until its turn has come", begun.named)
         elif isinstance(error, NotProcessed):
-            log.warning("record %s: nothing was begun: %s%s", begun.named, kind, text)
+            others = others_since(type(error), kind + text)
+            level = logging.DEBUG if others is None else logging.WARNING
+            log.log(level, "record %s: nothing was begun: %s%s%s", begun.named, kind, text, others or "")
         elif isinstance(error, OutcomeUnknown):
             log.warning("record %s: attempt %d has no known outcome: %s%s", begun.named, begun.attempt, kind, text)
         elif isinstance(error, ENDS_PROCESS):

@@ -56,7 +56,7 @@ class Gateway:
         worker_died: Callable[[int], tuple[int, list[str]]] = lambda _: (0, []),
         sample: Callable[[], Awaitable[None]] | None = None,
         prefetch: Callable[[], object] | None = None,
-        check_secret: Callable[[], Awaitable[None]] | None = None,
+        check_addresses: Callable[[], Awaitable[list[str]]] | None = None,
         fast_path: FastPath | None = None,
         cors: CrossOrigin | None = None,
         unread: Unread | None = None,
@@ -80,7 +80,7 @@ class Gateway:
         self.worker_died = worker_died
         self._sample = sample
         self._prefetch = prefetch
-        self._check_secret = check_secret
+        self._check_addresses = check_addresses
         self._sampling: asyncio.Future[None] | None = None
         self._fast_path = fast_path
         self.direct: Callable[[InboundRequest], bool] | None = None
@@ -185,8 +185,8 @@ class Gateway:
         try:
             for line in await self._cache.check():
                 log.warning("%s", line)
-            if self._check_secret is not None:
-                await self._check_secret()
+            for line in await self._check_addresses() if self._check_addresses is not None else ():
+                log.warning("%s", line)
             await self._try_writing()
         except CacheUnavailable as error:
             # What passes through doesn't need it, and it may come back.

@@ -17,6 +17,7 @@ from oncegate.middleware.outcome.problems import original_result
 from oncegate.middleware.outcome.responses import now_ms
 from oncegate.middleware.outcome.results import CONTENTLESS, checked_response
 from oncegate.middleware.rules.added_headers import ON_REPLAYS
+from oncegate.middleware.rules.address_check import AddressRules, changed_rules
 from oncegate.middleware.rules.digests import UNKEYED, Digests
 from oncegate.middleware.rules.key import (
     RECORD_ID,
@@ -61,10 +62,18 @@ class NotARecord(ValueError):
 class Records:
     """The records of one ``namespace``, which were made by one of ``policies``. A caller is given by header lines (text)."""
 
-    def __init__(self, cache: Cache, namespace: str, policies: Sequence[Policy], digests: Digests = UNKEYED) -> None:
+    def __init__(
+        self,
+        cache: Cache,
+        namespace: str,
+        policies: Sequence[Policy],
+        digests: Digests = UNKEYED,
+        rules: AddressRules | None = None,
+    ) -> None:
         self.cache = cache
         self.namespace = namespace
         self._secrets = digests
+        self._rules = rules or {}
         self._digests = [each for each in (digests, digests.former) if each is not None]
         self._scopes = list(dict.fromkeys(policy.scope_names for policy in policies))
         # A record doesn't say which route it is of. What is kept for too long is replayed; what is forgotten too soon is
@@ -77,6 +86,10 @@ class Records:
     async def is_under_another_secret(self) -> bool:
         """Whether the namespace's records are under a secret that is not given here, so that none is found by its key."""
         return await is_under_another_secret(self.cache, self.namespace, self._secrets)
+
+    async def changed_rules(self) -> Sequence[str]:
+        """Which rules that make addresses are not those of the gateway or app that last started, in words."""
+        return await changed_rules(self.cache, self.namespace, self._rules)
 
     async def listing(self, state: str | None = None, *, cursor: str = "", limit: int = 100) -> dict[str, Any]:
         """About ``limit`` ``records`` that read as ``state`` (``None``: all), and the ``cursor`` to go on with: it is a bounded

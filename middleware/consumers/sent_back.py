@@ -38,15 +38,21 @@ def log_sent_back(named: str, error: BaseException) -> bool:
     if not isinstance(error, NotProcessed) or isinstance(error, Parked):
         return False
     cause = cause_of(error)
-    key = type(error), _OF_ONE_RECORD.sub("", cause)
+    others = others_since(type(error), cause)
+    if others is not None:
+        log.warning("record %s: sent back, nothing was begun: %s%s", named, cause, others)
+    return others is not None
+
+
+def others_since(kind: type[BaseException], cause: str) -> str | None:
+    """What a line about ``cause`` ends with: how many it has not been logged for; ``None`` where it was logged a while ago."""
+    key = kind, _OF_ONE_RECORD.sub("", cause)
     now = monotonic()
     at, since = _logged.get(key, (0.0, 0))
     if key in _logged and now - at < EVERY:
         _logged[key] = at, since + 1
-        return False
+        return None
     if len(_logged) >= _MOST_CAUSES:
         _logged.clear()
     _logged[key] = now, 0
-    others = f" ({since} others since the last line)" if since else ""
-    log.warning("record %s: sent back, nothing was begun: %s%s", named, cause, others)
-    return True
+    return f" ({since} others since the last line)" if since else ""

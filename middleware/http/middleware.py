@@ -19,6 +19,7 @@ from oncegate.middleware.http.asgi import App, Message, Receive, Scope, Send
 from oncegate.middleware.http.cors import CrossOrigin
 from oncegate.middleware.http.door import HttpDoor
 from oncegate.middleware.http.enter import enter
+from oncegate.middleware.rules.address_check import address_rules, check_addresses
 from oncegate.middleware.rules.arguments import (
     check_app,
     check_callable,
@@ -33,7 +34,7 @@ from oncegate.middleware.rules.arguments import (
 from oncegate.middleware.rules.digests import Secrets, given_digests
 from oncegate.middleware.rules.policy import TOKEN_HEADER, Policies
 from oncegate.middleware.rules.route_advice import route_advice
-from oncegate.middleware.rules.secret_check import OtherSecret, check_secret
+from oncegate.middleware.rules.secret_check import OtherSecret
 from oncegate.middleware.rules.settings import IdempotencySettings, Route
 from oncegate.middleware.tokens.settings import JwtSettings
 from oncegate.middleware.tokens.verifier import open_tokens
@@ -203,7 +204,10 @@ class IdempotencyMiddleware:
     async def _refusal(self) -> str | None:
         """Why the app must not start: its cache's records are under another secret. A cache that is away can't tell."""
         try:
-            await check_secret(self.admissions.in_flight.shared.cache, self.door.namespace, self.door.digests)
+            rules = address_rules(self.door.policies, by_function=self.door.caller is not None)
+            cache = self.admissions.in_flight.shared.cache
+            for line in await check_addresses(cache, self.door.namespace, self.door.digests, rules):
+                log.warning("%s", line)
         except OtherSecret as error:
             log.critical("%s", error)
             return str(error)

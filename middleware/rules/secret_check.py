@@ -37,8 +37,13 @@ async def check_secret(cache: Cache, namespace: str, digests: Digests) -> None:
     if isinstance(cache, KeepsSecretCheck) and not await cache.check_secret(
         namespace, check_values(digests), writes=True
     ):
-        raise OtherSecret(
-            f"the records of namespace {namespace} are under another secret: every retry would be executed again. Give the secret"
-            " that they are under; to replace it, give a list of two (ONCEGATE_SECRET, the new one first) until the old records"
-            " are gone"
-        )
+        raise OtherSecret(other_secret_line(namespace))
+
+
+def other_secret_line(namespace: str) -> str:
+    """What it means that the records are under another secret, and the way through."""
+    return (
+        f"the records of namespace {namespace} are under another secret: every retry would be executed again. Give the secret"
+        " that they are under; to replace it, give a list of two (ONCEGATE_SECRET, the new one first) until the old records"
+        " are gone"
+    )

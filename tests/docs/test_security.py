@@ -66,7 +66,7 @@ async def test_a_command_is_stored_whole_and_without_its_credentials() -> None:
             status = await client.get(accepted.headers["location"], headers={"Authorization": CREDENTIAL})
             assert status.json()["status"] == "accepted"
         names = sorted(server.command("KEYS", "*"))
-        assert [name.startswith((b"payments:", b"{payments:")) for name in names] == [True] * 3
+        assert [name.startswith((b"payments:", b"{payments:")) for name in names] == [True] * 6
         ((_, fields),) = server.command("XRANGE", "{payments:stream:commands}", "-", "+")
     assert (fields[b"key"], fields[b"body"]) == (KEY.encode(), COMMAND)
     others = [value for name, value in fields.items() if name not in (b"key", b"body")]

@@ -1,4 +1,7 @@
-"""A command that kills its worker: its neighbours lose one attempt at most, and are processed."""
+"""A command that kills its worker: its neighbours lose one attempt at most, and are processed.
+
+Rules of docs/contract.md: R12.72.
+"""
 
 import pytest
 

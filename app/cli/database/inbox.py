@@ -67,7 +67,8 @@ WAITING_HELP = """Show the aggregates that wait for a number, that of the oldest
 
 One line for each: the consumer, the aggregate, the number that it waits for, since when, and how many messages are
 parked behind it. Where that message itself is stored here, because it has failed for good: its record's id and the reason.
-Have it tried again with `inbox retry`, wherever it came from, or skip it.
+Have it tried again with `inbox retry`, wherever it came from, or skip it. What is not parked stays with its broker: then
+the highest number that came early, as consumers note it every few seconds.
 """
 SKIP_HELP = """Count a number as applied that never comes. What is parked behind it follows by itself.
 
@@ -160,6 +161,8 @@ def waiting(database: str, schema: str | None, as_json: bool) -> None:
 def _waiting_line(each: "Waiting") -> str:
     since = ago(each.since.isoformat())
     line = f"{each.consumer}  {each.aggregate}  waits for {each.waits_for} since {since}, {each.behind} behind it"
+    if each.early:
+        return f"{line}; {each.early} came early, and stays with its broker"
     if each.record is None:
         return line
     return f"{line}, record {each.record or '-'}, attempts {each.attempts}: {each.reason or 'its turn has come'}"

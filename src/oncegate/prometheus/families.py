@@ -104,7 +104,7 @@ GAUGES: Final = {
         "Messages that wait for the number before theirs.", ("consumer",), "mostrecent"
     ),
     "inbox_parked_oldest_timestamp_seconds": GaugeFamily(
-        "When the oldest one was parked.", ("consumer",), "mostrecent"
+        "Since when the oldest one waits.", ("consumer",), "mostrecent"
     ),
     # of relays
     "outbox_rows": GaugeFamily("Rows of outboxes that wait, up to 100,000, when they were counted.", (), "mostrecent"),

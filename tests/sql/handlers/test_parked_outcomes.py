@@ -19,8 +19,8 @@ from oncegate.cache.record import Claim, ClaimRequest
 from oncegate.middleware.consumers.delivery import SubscriptionSettings
 from oncegate.sql.handlers.ordered import OrderedHandler
 from oncegate.sql.inbox.create import create
-from oncegate.sql.order.table import parked_table
-from oncegate.sql.order.waiting import OrderTables, parked_totals
+from oncegate.sql.order.table import order_table, parked_table
+from oncegate.sql.order.waiting import OrderTables, waiting_totals
 from tests.sql.handlers.parking import BOTH, applies, consume, deliveries, failing, inbox, parked, sweep
 from tests.sql.places import Place
 
@@ -127,8 +127,8 @@ def test_a_last_attempt_that_comes_early_is_parked_and_follows(place: Place) -> 
 
 
 def waiting_rows(place: Place) -> int:
-    table = parked_table(MetaData())
-    return len(place.run(lambda session: parked_totals(session.connection(), table, "ledger")))
+    order, table = order_table(MetaData()), parked_table(MetaData())
+    return len(place.run(lambda session: waiting_totals(session.connection(), order, table, "ledger")))
 
 
 def test_a_time_out_of_the_last_attempt_is_noted_for_operators(tmp_path: Any) -> None:

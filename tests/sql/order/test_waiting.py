@@ -45,8 +45,8 @@ def test_what_waits_is_shown_and_follows_what_was_skipped(place: Place, caplog: 
     (dead, never) = sorted(waiting(place), key=lambda each: str(each["aggregate"]))
     assert dead.pop("record")
     reason = "NotRetryable: no such account"
-    of_a = {"aggregate": "a", "waits_for": 1, "behind": 2, "attempts": 1, "reason": reason}
-    of_b = {"aggregate": "b", "waits_for": 1, "behind": 1, "attempts": 0, "reason": None, "record": None}
+    of_a = {"aggregate": "a", "waits_for": 1, "behind": 2, "attempts": 1, "reason": reason, "early": 0}
+    of_b = {"aggregate": "b", "waits_for": 1, "behind": 1, "attempts": 0, "reason": None, "record": None, "early": 0}
     assert [dead, never] == [{"consumer": "ledger"} | of_a, {"consumer": "ledger"} | of_b]
     line = invoke("inbox", "waiting", "--database", place.url).stdout.splitlines()[0]
     assert "waits for 1 since" in line

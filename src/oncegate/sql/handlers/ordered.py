@@ -15,6 +15,7 @@ import itertools
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from sqlalchemy.orm import Session
@@ -46,6 +47,7 @@ from oncegate.sql.handlers.handler import (
 from oncegate.sql.handlers.parked_arguments import ParkedArguments
 from oncegate.sql.handlers.transaction import Marks, call_within, commit, execute, message_of
 from oncegate.sql.marking.sequence_writer import SequenceWriter
+from oncegate.sql.order.early import EarlyNumber
 from oncegate.sql.order.guard import Decision
 from oncegate.sql.order.numbers import Numbered, digest
 from oncegate.sql.order.parked import UNENDED, Parking, late_outcome, outcome_of_error
@@ -129,10 +131,22 @@ class OrderedHandler:
 
     def sweep(self, wait: Await) -> None:
         """Run the parked messages whose turn has come, and have outcomes recorded, as after a death. Raises SQLAlchemy's."""
+        self._note_early()
         due = self._sessions.within(lambda session, _: self._sequences.due(session))
         for aggregate in due:
             self.follow(aggregate, time.monotonic() + _FOLLOWED_SECONDS, wait)
         self._record(None, wait)
+
+    def _note_early(self) -> None:
+        """Have operators see those that could not be parked."""
+        early = self._sequences.early
+        for each in early.take():
+            self._in_transaction(partial(self._note_one, each))
+        if self._sessions.within(lambda session, _: early.is_over(session.connection())):
+            self._in_transaction(lambda session: early.clear(session.connection()))
+
+    def _note_one(self, early: EarlyNumber, session: Session) -> None:
+        self._sequences.early.note(session.connection(), early)
 
     def follow(self, aggregate: bytes, until: float, wait: Await) -> dict[str, Any]:
         """Run the parked messages of an aggregate whose turn it is. What fails is logged, and is tried again later.

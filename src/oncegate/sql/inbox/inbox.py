@@ -34,6 +34,7 @@ from oncegate.middleware.consumers.sql_interface import (
     given_seconds,
     set_inbox,
 )
+from oncegate.sql.database.access import in_transaction
 from oncegate.sql.database.errors import InboxMisused
 from oncegate.sql.database.sessions import AnyAsync, AnySync, check_session, in_session
 from oncegate.sql.database.terms import limits_of, lock_shared
@@ -53,9 +54,12 @@ from oncegate.sql.marking.statements import Message
 from oncegate.sql.marking.table import inbox_table
 from oncegate.sql.marking.writer import Writer
 from oncegate.sql.order.guard import Order
-from oncegate.sql.order.table import PARKED, order_table
+from oncegate.sql.order.table import ORDER, PARKED, order_table
 
 log = logging.getLogger("oncegate.inbox")
+
+NOTED_EVERY = 5.0
+"""Seconds."""
 
 P = ParamSpec("P")
 Payload = TypeVar("Payload")
@@ -376,8 +380,22 @@ class Inbox:
         """
         retention = replace(self._retention, batch_size=batch_size)
         forgetting = keep_forgetting(engine, self._table, retention, every, self._on_pruned, self.measure)
-        async with in_background(forgetting), self.following():
+        async with in_background(forgetting), in_background(self._keep_noting(engine)), self.following():
             yield
+
+    async def _keep_noting(self, engine: AsyncEngine | Engine) -> None:
+        """Have operators see what stays with its broker because it came early; handlers of `transaction` do it by themselves."""
+        sequences = self._sequences
+        if sequences is None or not sequences.parks or self._sweeps:
+            return
+
+        async def note() -> None:
+            for each in sequences.early.take():
+                await in_transaction(engine, functools.partial(sequences.early.note, early=each))
+            await in_transaction(engine, sequences.early.clear)
+            await in_transaction(engine, sequences.measure)
+
+        await repeat([note], NOTED_EVERY, ORDER, "messages that came early can't be noted")
 
     @asynccontextmanager
     async def following(self, *, every: float = 5.0) -> AsyncIterator[None]:

@@ -47,7 +47,8 @@ class ConsumerReset:
     def reset_numbers(self, connection: Connection, order: Table, parked: Table, starts_at: int) -> None:
         """Set all aggregates' numbers back to the one before the first, and delete what is parked."""
         self._lock(connection)
-        values = {"sequence": starts_at - 1, "parked": 0, "message": None, "fingerprint": None, "result": None}
+        emptied = dict.fromkeys(("message", "fingerprint", "result", "early", "early_since", "early_aggregate"))
+        values = {"sequence": starts_at - 1, "parked": 0, **emptied}
         connection.execute(update(order).where(order.c.consumer.in_(self.names)).values(values))
         connection.execute(delete(parked).where(parked.c.consumer.in_(self.names)))
 

@@ -13,11 +13,12 @@ from oncegate.sql.database.types import DIALECTS
 from oncegate.sql.marking.entry import Entry, Keeping
 from oncegate.sql.marking.statements import Message
 from oncegate.sql.marking.writer import Writer
-from oncegate.sql.order.guard import Guard, Order
+from oncegate.sql.order.early import EarlyMessages
+from oncegate.sql.order.guard import Decision, Guard, Order
 from oncegate.sql.order.numbers import Numbered, checked, digest, shown
 from oncegate.sql.order.parked import ParkedMessages, Parking, Storable
 from oncegate.sql.order.table import parked_table
-from oncegate.sql.order.waiting import parked_totals
+from oncegate.sql.order.waiting import waiting_totals
 
 
 class SequenceWriter(Writer):
@@ -37,13 +38,18 @@ class SequenceWriter(Writer):
         super().__init__(table, names, **options)
         self.parks = order == "contiguous"
         self.parked = ParkedMessages(table, parked_table(table.metadata, table.schema), names, starts_at, max_parked)
+        self.early = EarlyMessages(table, names[0], starts_at)
         self._guards = {dialect: Guard(dialect, table, names, order, starts_at, limits) for dialect in DIALECTS}
 
     def mark(self, session: AnySync, messages: Sequence[Message]) -> list[Entry]:
         """See `Writer.mark`. Takes one message: two about one aggregate can't be decided about by one statement."""
         if len(messages) > 1:
             raise InboxMisused("an inbox that keeps an order takes one message at a time: call first for each")
-        return [self.decide(session, _numbered(message)) for message in messages]
+        entries = [self.decide(session, _numbered(message)) for message in messages]
+        for message, entry in zip(messages, entries, strict=True):
+            if entry.decision is Decision.EARLY:
+                self.early.add(_numbered(message), shown(message.aggregate))
+        return entries
 
     def decide(self, session: AnySync, message: Numbered) -> Entry:
         """The entry of one message."""
@@ -61,8 +67,12 @@ class SequenceWriter(Writer):
 
     def park(self, session: Session, message: Message, arguments: str, submitted: bool) -> Parking:
         """See `ParkedMessages.park`. Raises what `Inbox.first` raises."""
+        storable = _storable(message, arguments, submitted)
         with self.meanings():
-            return self.parked.park(self.enter(session), _storable(message, arguments, submitted))
+            found = self.parked.park(self.enter(session), storable)
+        if found is not Parking.FULL:
+            self.early.drop(storable.message)
+        return found
 
     def note(
         self,
@@ -92,7 +102,7 @@ class SequenceWriter(Writer):
 
     def measure(self, connection: Connection) -> None:
         """Notify ``watch`` of what waits. Raises SQLAlchemy's errors."""
-        found = next(iter(parked_totals(connection, self.parked.parked, self._consumer)), None)
+        found = next(iter(waiting_totals(connection, self.parked.order, self.parked.parked, self._consumer)), None)
         aggregates, messages, oldest = (
             (0, 0, None) if found is None else (found.aggregates, found.messages, found.oldest.timestamp())
         )

@@ -13,12 +13,14 @@ from sqlalchemy import (
     PrimaryKeyConstraint,
     Table,
     Text,
+    text,
 )
 
 from oncegate.sql.database.types import BYTEWISE, Digest, RecordId
 
 ORDER: Final = "oncegate_order"
 PARKED: Final = "oncegate_parked"
+_WAITS: Final = text("early IS NOT NULL")
 
 
 def order_table(metadata: MetaData, schema: str | None = None) -> Table:
@@ -40,6 +42,12 @@ def order_table(metadata: MetaData, schema: str | None = None) -> Table:
         Column("message", RecordId),
         Column("fingerprint", Digest),
         Column("result", Text),
+        # The highest number that came early and stays with its broker, since when one does, and the aggregate's id for operators.
+        Column("early", BigInteger),
+        Column("early_since", DateTime(timezone=True)),
+        Column("early_aggregate", BYTEWISE),
+        # Those that wait are few among all.
+        Index(f"{ORDER}_early", "consumer", "early_since", postgresql_where=_WAITS, sqlite_where=_WAITS),
         schema=schema,
         keep_existing=True,
     )

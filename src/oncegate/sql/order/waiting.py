@@ -5,7 +5,21 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from sqlalchemy import Connection, MetaData, Row, Table, and_, delete, func, inspect, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    MetaData,
+    Row,
+    Table,
+    and_,
+    delete,
+    func,
+    inspect,
+    literal,
+    or_,
+    select,
+    update,
+)
 
 from oncegate.middleware.consumers.sql_interface import NotRetryable
 from oncegate.sql.database.access import NotDone, check_there, command_line, in_database
@@ -33,7 +47,8 @@ class Waiting:
     """An aggregate that waits for the message of the number ``waits_for``, and how many are parked ``behind`` that.
 
     Where that message has failed for good, ``record`` is its id (empty without a key), ``reason`` its last error; both are
-    ``None`` where it is not here.
+    ``None`` where it is not here. ``early`` is the highest number that came early and stays with its broker; 0 where what came is
+    parked.
     """
 
     consumer: str
@@ -44,6 +59,7 @@ class Waiting:
     record: str | None = None
     attempts: int = 0
     reason: str | None = None
+    early: int = 0
 
     def as_json(self) -> dict[str, Any]:
         """The members of an aggregate that waits."""
@@ -51,8 +67,8 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class ParkedTotals:
-    """A consumer's totals: how many aggregates wait, for how many ``messages``, and since when the oldest is parked."""
+class WaitingTotals:
+    """A consumer's totals: how many aggregates wait, how many ``messages`` are parked, and since when the ``oldest`` waits."""
 
     consumer: str
     aggregates: int
@@ -98,7 +114,14 @@ class OrderTables:
         since, name = func.min(parked.parked_at).label("since"), func.min(parked.aggregate_id).label("name")
         query = select(*grouped, since, name, behind.label("behind")).join_from(self._parked, self._order, same)
         rows = connection.execute(query.group_by(*grouped).order_by("since").limit(MOST_SHOWN)).all()
-        return [self._shown(connection, row) for row in rows]
+        shown = [self._shown(connection, row) for row in rows]
+        columns = (order.consumer, order.early_aggregate, order.sequence, order.early_since, order.early)
+        early = select(*columns).where(_stays_early(self._order)).order_by(order.early_since).limit(MOST_SHOWN)
+        shown += [
+            Waiting(consumer, name, sequence + 1, utc(since), 0, early=number)
+            for consumer, name, sequence, since, number in connection.execute(early)
+        ]
+        return sorted(shown, key=lambda each: each.since)[:MOST_SHOWN]
 
     def _shown(self, connection: Connection, row: Row[Any]) -> Waiting:
         parked, number = self._parked.c, row.sequence + 1
@@ -151,17 +174,33 @@ class OrderTables:
         return and_(table.c.consumer == consumer, table.c.aggregate == aggregate)
 
 
-def parked_totals(connection: Connection, parked: Table, consumer: str | None = None) -> Sequence[ParkedTotals]:
-    """The totals of each consumer with parked messages, or of the one that is named; that with the oldest message first."""
+def _stays_early(order: Table) -> ColumnElement[bool]:
+    """Rows of aggregates that wait for a number, and have nothing parked: what came early stays with its broker."""
+    columns = order.c
+    return and_(columns.early.is_not(None), columns.early > columns.sequence + 1, columns.parked == 0)
+
+
+def waiting_totals(
+    connection: Connection, order: Table, parked: Table, consumer: str | None = None
+) -> Sequence[WaitingTotals]:
+    """The totals of each consumer of which aggregates wait, or of the one that is named; that which waits the longest first."""
     columns = parked.c
     oldest = func.min(columns.parked_at)
     query = select(columns.consumer, func.count(columns.aggregate.distinct()), func.count(), oldest)
     query = query.where(columns.applied.is_(False)).group_by(columns.consumer).order_by(oldest)
     if consumer is not None:  # then not more rows are read than it may have parked
         query = query.where(columns.consumer == consumer)
-    return [
-        ParkedTotals(name, aggregates, rows, utc(since)) for name, aggregates, rows, since in connection.execute(query)
-    ]
+    early = select(order.c.consumer, func.count(), literal(0), func.min(order.c.early_since))
+    early = early.where(_stays_early(order)).group_by(order.c.consumer)
+    if consumer is not None:
+        early = early.where(order.c.consumer == consumer)
+    found: dict[str, WaitingTotals] = {}
+    for name, aggregates, rows, since in [*connection.execute(query), *connection.execute(early)]:
+        other = found.get(name, WaitingTotals(name, 0, 0, utc(since)))
+        found[name] = WaitingTotals(
+            name, other.aggregates + aggregates, other.messages + rows, min(other.oldest, utc(since))
+        )
+    return sorted(found.values(), key=lambda each: each.oldest)
 
 
 def order_findings(connection: Connection, schema: str | None) -> list[DatabaseFinding]:
@@ -172,9 +211,9 @@ def order_findings(connection: Connection, schema: str | None) -> list[DatabaseF
     found = table_findings(connection, [order, parked], _TASKS, group="inbox")
     if any(each.severity == "failed" for each in found):
         return found
-    if closed := unreadable(connection, "order", "which aggregates wait", parked):
+    if closed := unreadable(connection, "order", "which aggregates wait", order, parked):
         return found + closed
-    waiting = [each.finding(schema) for each in parked_totals(connection, parked)]
+    waiting = [each.finding(schema) for each in waiting_totals(connection, order, parked)]
     return found + (waiting or [DatabaseFinding("order", "good", "no aggregate waits for a number")])
 
 
