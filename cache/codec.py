@@ -400,3 +400,8 @@ def _rest_of_claim(retention_ms: int, gateway: str, method: str, route: str) -> 
     add_trace(members, Trace(gateway, method=method, route=route))
     apart = _open(members) + b'"b":'
     return fixed[_ATTEMPT_AT:] + apart, crc32(apart, crc32(fixed[_RETENTION_AT:_FOUND_AT]))
+
+
+def body_begins(data: bytes) -> int:
+    """Where the body of a record begins whose first bytes are ``data``, 42 at least; at their end where there is none."""
+    return _OUTCOME_BYTES + int.from_bytes(data[38:_OUTCOME_BYTES], "big") if data[1:2] != b"I" else len(data)

@@ -10,6 +10,9 @@ from oncegate.cache.redis.url import MANY_SERVERS, REDIS_SCHEMES, either, parse_
 if TYPE_CHECKING:  # the command line's help names the schemes, and needs nothing else
     from oncegate.cache.store import Cache
 
+SQL_SCHEMES = ("sqlite", "postgresql")
+"""Those of records in a database."""
+
 log = logging.getLogger("oncegate.cache")
 
 _has_warned = False
@@ -74,9 +77,16 @@ def _in_redis(url: str, timeout: float, _: int | None, keys: Sequence[str]) -> "
     return RedisCache.from_url(url, timeout=timeout, encryption_keys=keys)
 
 
+def _in_database(url: str, timeout: float, _: int | None, keys: Sequence[str]) -> "Cache":
+    from oncegate.cache.sql.store import SqlCache
+
+    return SqlCache.from_url(url, timeout=timeout, encryption_keys=keys)
+
+
 _STORES: dict[str, Callable[[str, float, int | None, Sequence[str]], "Cache"]] = {
     "memory": _in_memory,
     **dict.fromkeys(REDIS_SCHEMES, _in_redis),
+    **dict.fromkeys(SQL_SCHEMES, _in_database),
 }
 """Which store has which scheme: where another store is added, and all else learns of it."""
 CACHE_SCHEMES = tuple(_STORES)
