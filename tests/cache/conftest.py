@@ -48,6 +48,7 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         made = MemoryStore()
     elif request.param == "sqlite":
         made = SqliteStore(tmp_path / "records.db")
+        await made.cache.check()
     elif request.param == "postgresql":
         server = request.getfixturevalue("records_server")
         made = PostgresStore(server, request.getfixturevalue("records_database"))
