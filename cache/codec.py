@@ -19,29 +19,31 @@ offset size field
 A record in flight is at least 55 bytes, 88 with ``L``; of what comes after them scripts read only the mark, and neither do
 scripts or readers mind members of the JSON head that they don't know, so that versions can add to both. The head: ``h``
 header lines (Latin-1), ``s`` status, ``t`` completion in Unix ms, ``o`` body omitted. Encrypted, ``h`` and ``s`` are in ``e``
-(base64, see oncegate.cache.encryption), and the body is ciphertext; versions before can't read that, and say so.
+(base64, see oncegate.cache.encryption), and the body is ciphertext.
 
-What was added is the trace, for people, and every part of it may be missing: ``g`` gateway, ``m`` method, ``r`` the route's
-pattern (none: the default one), ``b`` begin in Unix ms, ``d`` duration in ms, ``n`` a note. It is part of the head where there
-is a response (``b`` follows from ``t`` and ``d`` there); else it is a JSON object of its own, after byte 55 in flight, after a
-head of length 0 otherwise. "After byte 55" is after byte 88 where those bytes are there.
-
-The mark ``a`` (always 1) says that the record is a submission's. It is the first member of whichever object there is.
+Where there is no response, a JSON object stands by itself: after byte 55 in flight (88 with ``L``), after a head of length 0
+otherwise. In that object, or in the head, are the record's own members (`RECORD_MEMBERS`), which come first: ``a`` (always 1),
+the mark of a submission, is where scripts look for it. Then come those of the trace (`TRACE_MEMBERS`), for people, any of which
+may be missing: ``g`` gateway, ``m`` method, ``r`` the route's pattern (none: the default one), ``n`` a note, ``b`` begin in Unix
+ms (it follows from ``t`` and ``d`` where both are there), ``d`` duration in ms. Nothing here but the two times knows which
+members there are: what is declared is written and read.
 
 The last member is the seal: the CRC-32 of all other bytes of the record, as 8 hex digits, then the length of the body in
 decimal ones. It is called as the state is (``S``, ``F``, ``U``), so that a script can detect a damaged state without computing
 it. In flight it is called ``I`` and has no length; it leaves out what a takeover writes (attempt number, state found and its
 time), and begins with what all claims of a process under one policy have in common: retention, the object, token, fingerprint.
 
-Records of versions before are not sealed, and their head begins with ``s``: each of its values is looked at by itself. Nor is
-sealed what a release restored, of which nothing is replayed.
+What has no seal, or another record's, is not believed. The exception is what the script of a release restores, since a script
+can't compute one: an outcome that is nobody's any more or an attempt in flight, without a response or a trace. Nothing of it is
+replayed.
 """
 # Compiled: docs/decisions/0012-compiled.md
 
-import re
 import struct
 from binascii import a2b_base64, b2a_base64, b2a_hex
+from collections.abc import Callable
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any, Final
 from zlib import crc32
 
@@ -49,12 +51,13 @@ import orjson
 
 from oncegate.cache.encryption import Encryption
 from oncegate.cache.errors import RecordUnreadable
-from oncegate.cache.fields import BODILESS, HOP_BY_HOP, is_field_name, is_field_value
 from oncegate.cache.record import (
+    DEAD_TOKEN,
     FINGERPRINT_BYTES,
     FOUND,
     LAST_INSTANT_MS,
     NO_TRACE,
+    RECORD_MEMBERS,
     TOKEN_BYTES,
     ClaimRequest,
     Former,
@@ -64,7 +67,7 @@ from oncegate.cache.record import (
     Trace,
     stored_response,
 )
-from oncegate.cache.trace import add_trace, read_trace, trace_of, trace_of_outcome
+from oncegate.cache.trace import TIMES, TRACE_MEMBERS, Member, trace_of
 
 VERSION: Final = 1
 _named: Final = tuple.__new__
@@ -84,53 +87,41 @@ _STORED: Final = {code: state for state, code in STATE_CODES.items() if state is
 _FLIGHT: Final = struct.Struct(">Bc16s16sIQcQ")
 _FORMER: Final = struct.Struct(">16sQcQ")
 _LAPSED: Final = b"L"
+_GIVEN_BACK: Final = (b"F", b"U")
 _OUTCOME: Final = struct.Struct(">Bc16s16sII")
 _OUTCOME_BYTES: Final = 42
 _CHECK: Final = struct.Struct(">I")
 _TOKEN_AT: Final = 2
 _ATTEMPT_AT: Final = 34
-_MARKED: Final = b'{"a":1'
-_UNSEALED: Final = (b'{"s":', b'{"a":1,"s":')
-_SEALS: Final = {code[0]: code.decode() for code in STATE_CODES.values()}  # the names of seals, by the states' codes
 _SEAL_BEGINS: Final = {code: b'"%b":"' % code for code in STATE_CODES.values()}
 """Found in the head only as what they are: within a string each quote has a backslash before it."""
-_NAMES: Final = frozenset(_SEALS.values())
 _BACKSLASH: Final = ord("\\")
-_BEHIND: Final = frozenset((b"o", *b"g m r b d n".split(), *STATE_CODES.values()))
+_BEHIND: Final = frozenset((b"o", *[each.name.encode() for each in TRACE_MEMBERS], *STATE_CODES.values()))
 """Members that follow the completion. A head with another one there may have the mark of an omitted body behind it."""
-_SEAL_BYTES: Final = len('"S":""}')
 _CHECK_BYTES: Final = 8
-_FLIGHT_SEAL_BYTES: Final = _SEAL_BYTES + _CHECK_BYTES
+_FLIGHT_SEAL_BYTES: Final = len('"I":""}') + _CHECK_BYTES
 _CHECK_AT: Final = len('"S":"')
 _LENGTH_AT: Final = _CHECK_AT + _CHECK_BYTES
 _RETENTION_AT: Final = 38
 _FOUND_AT: Final = 46
-_is_length: Final = re.compile(rb"[0-9]{1,18}").fullmatch
+_RESTORED: Final = (b"", b'{"a":1}')
+"""What a release leaves of the members, unsealed (``redis/lua/release.lua``)."""
+_OWN_NAMES: Final = frozenset([each.name.encode() for each in RECORD_MEMBERS])
+_COMMON: Final = tuple([each for each in TRACE_MEMBERS if each.part not in TIMES])
+_own_parts: Final[Callable[[object], Any]] = attrgetter(*[each.part for each in RECORD_MEMBERS])
+_common_parts: Final[Callable[[object], Any]] = attrgetter(*[each.part for each in _COMMON])
+"""All that is declared, so that nothing is: what is packed once is found by all of it."""
 
 
 def encode_claim(request: ClaimRequest) -> bytes:
-    """The bytes of a first attempt in flight; a cache patches attempt and found state on a takeover."""
+    """The bytes of `ClaimRequest.first_attempt`, without making it; a script patches attempt and found state on a takeover."""
     token, fingerprint, trace = request.token, request.fingerprint, request.trace
     if len(token) != TOKEN_BYTES or len(fingerprint) != FINGERPRINT_BYTES:
         raise ValueError("a claim needs a 16-byte token and a 16-byte fingerprint")
-    if request.submission or not trace.begun_at_ms:
-        fixed = _FLIGHT.pack(VERSION, b"I", token, fingerprint, 1, request.retention_ms, b"A", 0)
-        return _seal_flight(fixed, trace, request.submission)
-    rest, check = _rest_of_claim(request.retention_ms, trace.gateway, trace.method, trace.route)
-    owner, begun = token + fingerprint, b"%d," % trace.begun_at_ms
-    check = crc32(begun + owner, check)
-    return b'\x01I%b%b%b"I":"%b"}' % (owner, rest, begun, b2a_hex(_CHECK.pack(check)))  # 1 is the version
-
-
-def encode_restored(record: Record) -> bytes:
-    """The bytes of what a release gives back. They are not sealed: a script can't, and nothing of them is replayed."""
-    code, token, fingerprint, attempt = STATE_CODES[record.state], record.token, record.fingerprint, record.attempt
-    if record.state is _IN_FLIGHT:
-        left = (record.retention_ms, STATE_CODES[record.found], record.found_ms)
-        fixed = _FLIGHT.pack(VERSION, code, token, fingerprint, attempt, *left)
-    else:
-        fixed = _OUTCOME.pack(VERSION, code, token, fingerprint, attempt, 0)
-    return fixed + (b'{"a":1}' if record.submission else b"")
+    first, common, check = _common_of_flight(request.retention_ms, _own_parts(request), _common_parts(trace))
+    owner, times = token + fingerprint, _times(trace)
+    check = crc32(owner, crc32(times, check))
+    return b'\x01I%b%b%b%b"I":"%b"}' % (owner, first, common, times, b2a_hex(_CHECK.pack(check)))  # 1 is the version
 
 
 def encode(record: Record, encryption: Encryption | None = None, key: bytes = b"") -> bytes:
@@ -140,22 +131,21 @@ def encode(record: Record, encryption: Encryption | None = None, key: bytes = b"
     state, response, trace = record.state, record.response, record.trace
     if record.lapsed or state is _ABSENT:
         raise ValueError("only a record as stored has bytes")
-    code, token, fingerprint, attempt = STATE_CODES[state], record.token, record.fingerprint, record.attempt
     if state is _IN_FLIGHT:
-        former = record.former
-        found = STATE_CODES[record.found] if former is None else _LAPSED
-        fixed = _FLIGHT.pack(VERSION, code, token, fingerprint, attempt, record.retention_ms, found, record.found_ms)
-        if former is not None:
-            fixed += _FORMER.pack(former.token, former.retention_ms, STATE_CODES[former.found], former.found_ms)
-        return _seal_flight(fixed, trace, record.submission)
+        return _encode_flight(record)
+    code, token, fingerprint, attempt = STATE_CODES[state], record.token, record.fingerprint, record.attempt
+    own, common = _own_members(_own_parts(record)), _common_members(_common_parts(trace))
     if response is None:
-        fixed = _OUTCOME.pack(VERSION, code, token, fingerprint, attempt, 0)
-        begin = fixed + _open_apart(trace, record.submission)
+        begin = b"%b{%b%b%b" % (
+            _OUTCOME.pack(VERSION, code, token, fingerprint, attempt, 0),
+            own,
+            common,
+            _times(trace),
+        )
         return b'%b"%b":"%08x0"}' % (begin, code, crc32(begin))
     status, headers, body, completed_at_ms = response
     lines = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
-    # The mark comes first: there it is looked for.
-    head: dict[str, Any] = {"a": 1} if record.submission else {}
+    head: dict[str, Any] = {}
     if encryption is None or not encryption.encrypts:
         head["h"], head["s"] = lines, status
     else:
@@ -166,12 +156,9 @@ def encode(record: Record, encryption: Encryption | None = None, key: bytes = b"
     if body is None:
         head["o"] = 1
         body = b""
-    if trace.note or trace.took_ms is None:
-        add_trace(head, trace, begun=trace.took_ms is None)
-        packed = _open(head)
-    else:  # as a rule
-        common = _common_members(trace.gateway, trace.method, trace.route)
-        packed = b'%b,%b"d":%d,' % (orjson.dumps(head)[:-1], common, trace.took_ms)
+    # The begin follows from completion and duration.
+    times = _times(trace) if trace.took_ms is None else b'"d":%d,' % trace.took_ms
+    packed = b"{%b%b,%b%b" % (own, orjson.dumps(head)[1:-1], common, times)
     seal_end = b'%d"}' % len(body)
     length = len(packed) + _LENGTH_AT + len(seal_end)
     begin = _OUTCOME.pack(VERSION, code, token, fingerprint, attempt, length) + packed
@@ -179,15 +166,22 @@ def encode(record: Record, encryption: Encryption | None = None, key: bytes = b"
     return b"".join((begin, _SEAL_BEGINS[code], check, seal_end, body))
 
 
-def _seal_flight(fixed: bytes, trace: Trace, submission: bool) -> bytes:
-    apart = _open_apart(trace, submission)
-    if apart == b"{":  # there is nothing to seal it in
-        return fixed
-    return b'%b%b"I":"%08x"}' % (fixed, apart, _check_of_flight(fixed, apart))
+def _encode_flight(record: Record) -> bytes:
+    trace, former, token, fingerprint = record.trace, record.former, record.token, record.fingerprint
+    _, common, check = _common_of_flight(record.retention_ms, _own_parts(record), _common_parts(trace))
+    times = _times(trace)
+    found = STATE_CODES[record.found] if former is None else _LAPSED
+    left = (record.retention_ms, found, record.found_ms)
+    fixed = _FLIGHT.pack(VERSION, b"I", token, fingerprint, record.attempt, *left)
+    if former is not None:
+        fixed += _FORMER.pack(former.token, former.retention_ms, STATE_CODES[former.found], former.found_ms)
+    return b'%b%b%b"I":"%08x"}' % (fixed, common, times, crc32(token + fingerprint, crc32(times, check)))
 
 
-def _check_of_flight(fixed: bytes, apart: bytes) -> int:
-    return crc32(fixed[_TOKEN_AT:_ATTEMPT_AT], crc32(apart, crc32(fixed[_RETENTION_AT:_FOUND_AT])))
+def _times(trace: Trace) -> bytes:
+    begun, took = trace.begun_at_ms, trace.took_ms
+    began = b'"b":%d,' % begun if begun else b""
+    return began if took is None else b'%b"d":%d,' % (began, took)
 
 
 def decode(
@@ -226,32 +220,69 @@ def _decode(
     state = _STORED[code]
     if state is _IN_FLIGHT:
         return _decode_flight(data, remaining_ms, traced)
-    start = _OUTCOME_BYTES
-    submission = data[start : start + len(_MARKED)] == _MARKED
     if not length:
-        trace = _read_alone(data, start, code, traced)
-        return Record(state, token, fingerprint, attempt, trace=trace, submission=submission)
-    end = start + length
-    if end > len(data):
-        raise ValueError("cut short")
-    packed, body = data[start:end], data[end:]
-    if (sealed := packed.rfind(_SEAL_BEGINS[code])) >= 0:
-        if size >= 0:
-            whole = packed[sealed + _LENGTH_AT :] == b'%d"}' % (size - end)
-        else:
-            check = crc32(body, crc32(data[: start + sealed]))
-            whole = packed[sealed + _CHECK_AT :] == b'%08x%d"}' % (check, len(body))
-        if not whole:
-            raise ValueError("the seal is another record's")
-        if size < 0 and not traced and (plain := _plain_response(packed, body)) is not None:
-            return Record(state, token, fingerprint, attempt, plain)
+        apart = data[_OUTCOME_BYTES:]
+        _check_alone(data, apart, code, token)
+        return _with_members(Record(state, token, fingerprint, attempt), apart, traced)
+    packed, body = _sealed_parts(data, _OUTCOME_BYTES + length, code, size)
+    if size < 0 and not traced and (plain := _plain_response(packed, body)) is not None:
+        return Record(state, token, fingerprint, attempt, plain)
     head, body = _opened(orjson.loads(packed), body, size, encryption, key, token)
     headers = tuple([(name.encode("latin-1"), value.encode("latin-1")) for name, value in head["h"]])
-    if sealed < 0 or size >= 0:  # a seal proves nothing of what is not whole
-        _check_response(packed, sealed, head, headers, body)
+    if size >= 0:  # the seal of what isn't whole proves nothing
+        _check_numbers(head["s"], head["t"])
     response = stored_response(head["s"], headers, None if "o" in head else body, head["t"])
-    trace = trace_of_outcome(head) if traced else NO_TRACE
-    return Record(state, token, fingerprint, attempt, response, False, _ABSENT, 0, 0, trace, submission)
+    record = _with_own(Record(state, token, fingerprint, attempt, response), head)
+    if traced:
+        record.trace = trace_of(head)
+        if record.trace.took_ms is not None:
+            record.trace.begun_at_ms = head["t"] - record.trace.took_ms
+    return record
+
+
+def _sealed_parts(data: bytes, end: int, code: bytes, size: int) -> tuple[bytes, bytes]:
+    """The head, which ends at ``end``, and the body of a response. Raises ``ValueError`` where they are not what was sealed."""
+    if end > len(data):
+        raise ValueError("cut short")
+    packed, body = data[_OUTCOME_BYTES:end], data[end:]
+    if (sealed := packed.rfind(_SEAL_BEGINS[code])) < 0:
+        raise ValueError("the seal is gone")
+    if size >= 0:
+        whole = packed[sealed + _LENGTH_AT :] == b'%d"}' % (size - end)
+    else:
+        check = crc32(body, crc32(data[: _OUTCOME_BYTES + sealed]))
+        whole = packed[sealed + _CHECK_AT :] == b'%08x%d"}' % (check, len(body))
+    if not whole:
+        raise ValueError("the seal is another record's")
+    return packed, body
+
+
+def _check_alone(data: bytes, apart: bytes, code: bytes, token: bytes) -> None:
+    """Raises ``ValueError`` for an outcome without a response that neither is sealed nor was restored."""
+    if apart in _RESTORED:
+        if token != DEAD_TOKEN or code not in _GIVEN_BACK:
+            raise ValueError("the seal is gone")
+        return
+    seal = b'"%b":"%08x0"}'
+    begin = data[: -len(seal % (code, 0))]
+    if not data.endswith(seal % (code, crc32(begin))):
+        raise ValueError("the seal is another record's, or gone")
+
+
+def _with_members(record: Record, apart: bytes, traced: bool) -> Record:
+    """``record`` with what the object behind it says. The record's own members come first: mostly there is none."""
+    if apart and (traced or apart[2:3] in _OWN_NAMES):
+        members = orjson.loads(apart)
+        _with_own(record, members)
+        if traced:
+            record.trace = trace_of(members)
+    return record
+
+
+def _with_own(record: Record, members: dict[str, Any]) -> Record:
+    for member in RECORD_MEMBERS:
+        setattr(record, member.part, member.read(members))
+    return record
 
 
 def _opened(
@@ -276,8 +307,8 @@ def _plain_response(packed: bytes, body: bytes) -> StoredResponse | None:
     if _BACKSLASH in packed or not packed.isascii():
         return None
     parts = packed.split(b'"')
-    if parts[2] != b":[[":
-        return None  # there are no lines, or the mark comes first
+    if parts[1] != b"h" or parts[2] != b":[[":
+        return None  # there are no lines, or the record has members of its own
     headers = [(parts[3], parts[5])]
     at = 6
     while parts[at] == b"],[":
@@ -297,45 +328,6 @@ def _check_numbers(status: object, completed_at_ms: object) -> None:
         raise ValueError("nothing ends with this status, or at this instant")
 
 
-def _check_response(
-    packed: bytes, sealed: int, head: dict[str, Any], headers: tuple[tuple[bytes, bytes], ...], body: bytes
-) -> None:
-    """Raises ``ValueError`` for what can't be replayed. Thorough where no seal was checked: one proves that we wrote it all."""
-    _check_numbers(head["s"], head["t"])
-    if sealed >= 0:
-        return
-    if not packed.startswith(_UNSEALED):
-        raise ValueError("the seal is gone")
-    lines, lengths = head["h"], []
-    if not isinstance(lines, list) or not all(isinstance(line, list) for line in lines):
-        raise ValueError("header lines are pairs in a list")
-    for name, value in headers:
-        if not is_field_name(name) or not is_field_value(value) or name.lower() in HOP_BY_HOP:
-            raise ValueError("this is no header line that is kept")
-        if name.lower() == b"content-length":
-            lengths.append(value)
-    if len(lengths) > 1 or not all(map(_is_length, lengths)):
-        raise ValueError("there is more than one length, or it is none")
-    # What answers HEAD has the length of what GET gets (RFC 9110 section 8.6), and what was not kept that of what it was.
-    if lengths and body and head["s"] not in BODILESS and int(lengths[0]) != len(body):
-        raise ValueError("the body has another length")
-
-
-def _read_alone(data: bytes, start: int, code: bytes, traced: bool) -> Trace:
-    """The trace of an outcome without a response. Raises ``ValueError`` for what is none, or was damaged."""
-    apart = data[start:]
-    if not apart:
-        return NO_TRACE
-    members = orjson.loads(apart)
-    if not isinstance(members, dict) or "h" in members:
-        raise ValueError("there is no response")
-    if not _NAMES.isdisjoint(members):
-        seal = members[_SEALS[code[0]]]
-        if seal != f"{crc32(data[: -_SEAL_BYTES - len(seal)]):08x}0":
-            raise ValueError("the seal is another record's")
-    return trace_of(members) if traced else NO_TRACE
-
-
 def _decode_flight(data: bytes, remaining_ms: int, traced: bool) -> Record:
     _, _, token, fingerprint, attempt, retention_ms, code, found_ms = _FLIGHT.unpack_from(data)
     start, former = _FLIGHT.size, None
@@ -348,18 +340,20 @@ def _decode_flight(data: bytes, remaining_ms: int, traced: bool) -> Record:
         raise ValueError("an attempt can't have found this state")
     apart = data[start:]
     sealed = len(apart) - _FLIGHT_SEAL_BYTES
-    if (
-        sealed > 0
-        and apart.startswith(b'"I":"', sealed)
-        and not apart.endswith(b'%08x"}' % _check_of_flight(data, apart[:sealed]))
-    ):
-        raise ValueError("the seal is another record's")
+    if apart in _RESTORED:
+        if former is not None:
+            raise ValueError("the seal is gone")
+    elif sealed <= 0 or apart[sealed:] != b'"I":"%08x"}' % _check_of_flight(data, apart[:sealed]):
+        raise ValueError("the seal is another record's, or gone")
     lapsed = remaining_ms <= retention_ms
     state = State.UNKNOWN if lapsed else _IN_FLIGHT
-    trace = read_trace(apart) if traced else NO_TRACE
-    submission = apart.startswith(_MARKED)
     left = (found, found_ms, retention_ms)
-    return Record(state, token, fingerprint, attempt, None, lapsed, *left, trace, submission, former)
+    record = Record(state, token, fingerprint, attempt, None, lapsed, *left, NO_TRACE, False, former)
+    return _with_members(record, apart, traced)
+
+
+def _check_of_flight(fixed: bytes, apart: bytes) -> int:
+    return crc32(fixed[_TOKEN_AT:_ATTEMPT_AT], crc32(apart, crc32(fixed[_RETENTION_AT:_FOUND_AT])))
 
 
 def _read_former(data: bytes) -> Former:
@@ -370,36 +364,34 @@ def _read_former(data: bytes) -> Former:
     return Former(token, retention_ms, found, found_ms)
 
 
-def _open_apart(trace: Trace, submission: bool) -> bytes:
-    members: dict[str, Any] = {"a": 1} if submission else {}
-    add_trace(members, trace)
-    return _open(members)
-
-
-def _open(members: dict[str, Any]) -> bytes:
-    """A JSON object that takes another member."""
-    return orjson.dumps(members)[:-1] + b"," if members else b"{"
+def _packed(members: tuple[Member, ...], parts: Any) -> bytes:
+    """Members as they stand in an object, each with a comma behind it."""
+    values = parts if len(members) > 1 else (parts,)  # as attrgetter gives them
+    written = [(each.name, each.write(value)) for each, value in zip(members, values, strict=True)]
+    found = {name: value for name, value in written if value is not None}
+    return orjson.dumps(found)[1:-1] + b"," if found else b""
 
 
 @lru_cache(maxsize=256)
-def _common_members(gateway: str, method: str, route: str) -> bytes:
-    """The trace members common to all attempts of a process under one policy, each with a comma behind it."""
-    members: dict[str, Any] = {}
-    add_trace(members, Trace(gateway, method=method, route=route))
-    return _open(members)[1:]
+def _own_members(parts: Any) -> bytes:
+    return _packed(RECORD_MEMBERS, parts)
 
 
 @lru_cache(maxsize=256)
-def _rest_of_claim(retention_ms: int, gateway: str, method: str, route: str) -> tuple[bytes, int]:
-    """The bytes from the fingerprint to the time of begin: the same in every claim of a process under one policy.
+def _common_members(parts: Any) -> bytes:
+    """The trace members common to all attempts of a process under one policy."""
+    return _packed(_COMMON, parts)
 
-    Returned with its checksum so far.
+
+@lru_cache(maxsize=256)
+def _common_of_flight(retention_ms: int, own: Any, common: Any) -> tuple[bytes, bytes, int]:
+    """What is the same in every claim of a process under one policy.
+
+    A first attempt's bytes from the attempt number to the object, the object's up to the times, and the checksum so far.
     """
     fixed = _FLIGHT.pack(VERSION, b"I", b"", b"", 1, retention_ms, b"A", 0)
-    members: dict[str, Any] = {}
-    add_trace(members, Trace(gateway, method=method, route=route))
-    apart = _open(members) + b'"b":'
-    return fixed[_ATTEMPT_AT:] + apart, crc32(apart, crc32(fixed[_RETENTION_AT:_FOUND_AT]))
+    apart = b"{" + _own_members(own) + _common_members(common)
+    return fixed[_ATTEMPT_AT:], apart, crc32(apart, crc32(fixed[_RETENTION_AT:_FOUND_AT]))
 
 
 def body_begins(data: bytes) -> int:

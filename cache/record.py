@@ -5,6 +5,12 @@ import enum
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from oncegate.cache.trace import DEFAULT_ROUTE as DEFAULT_ROUTE  # these four are part of what a record is
+from oncegate.cache.trace import MAX_ROUTE_BYTES as MAX_ROUTE_BYTES
+from oncegate.cache.trace import NO_TRACE as NO_TRACE
+from oncegate.cache.trace import Member
+from oncegate.cache.trace import Trace as Trace
+
 TOKEN_BYTES: Final = 16
 FINGERPRINT_BYTES: Final = 16
 LAST_INSTANT_MS: Final = 253402300799999
@@ -51,52 +57,8 @@ def stored_response(
     return _new(StoredResponse, (status, headers, body, completed_at_ms))
 
 
-MAX_GATEWAY_BYTES: Final = 40
-MAX_NOTE_BYTES: Final = 200
-MAX_ROUTE_BYTES: Final = 80
 MAX_SEQUENCE: Final = 2**63 - 1
 """The highest number of a command among those about its aggregate: databases have a column for it."""
-DEFAULT_ROUTE: Final = "*"
-
-
-# What each request makes is neither frozen nor a named tuple, and isn't made by what dataclasses generate: those
-# take two to five times as long, also compiled. No instance is ever changed.
-@dataclass(slots=True, init=False, unsafe_hash=True)  # hashable, as dataclasses ask of a default
-class Trace:
-    """An attempt's trace for people: which gateway made it, when it began, how long it took, what was noted at its end.
-
-    ``method`` and ``route`` are the request's method and the pattern of its route; empty where they aren't known.
-    Times are Unix milliseconds on the gateway's clock, 0 where they aren't known; ``took_ms`` is ``None`` while it runs.
-    Nothing here decides anything, and every part is cut to a size that the memory of a store can bear.
-    """
-
-    gateway: str
-    begun_at_ms: int
-    took_ms: int | None
-    note: str
-    method: str
-    route: str
-
-    def __init__(
-        self,
-        gateway: str = "",
-        begun_at_ms: int = 0,
-        took_ms: int | None = None,
-        note: str = "",
-        method: str = "",
-        route: str = "",
-    ) -> None:
-        self.gateway = gateway
-        self.begun_at_ms = begun_at_ms
-        self.took_ms = took_ms
-        self.note = note
-        self.method = method
-        self.route = route
-
-
-NO_TRACE: Final = Trace()
-TRACE_TEXTS: Final = ("gateway", "note", "method", "route")
-"""The parts of a trace that are text, empty where they aren't known."""
 _NOTHING: Final[frozenset[State]] = frozenset()
 # Members of an enumeration take long to look up.
 _IN_FLIGHT: Final = State.IN_FLIGHT
@@ -116,6 +78,8 @@ class Former(NamedTuple):
     found_ms: int
 
 
+# What each request makes is neither frozen nor a named tuple, and isn't made by what dataclasses generate: those
+# take two to five times as long, also compiled. No instance is changed once it is given away.
 @dataclass(slots=True, init=False)
 class Record:
     """A record as it reads at one instant.
@@ -186,6 +150,13 @@ class Record:
         return Record(_IN_FLIGHT, token, self.fingerprint, before, None, False, *left, NO_TRACE, marked)
 
 
+RECORD_MEMBERS: Final = (Member("submission", "a", lambda marked: 1 if marked else None, lambda of: of.get("a") == 1),)
+"""What a record and a claim have beside what scripts read at fixed places: part by part, with its bytes.
+
+The first one is where scripts look for it: the first member of the record's object.
+"""
+
+
 def body_bytes(record: Record | None) -> int:
     """The size of the body that is kept in a record."""
     response = None if record is None else record.response
@@ -228,10 +199,10 @@ class ClaimRequest:
         self.submission = submission
 
     def first_attempt(self) -> Record:
-        """The record in flight that the claim makes of a free key, without its trace, which no answer needs."""
+        """The record in flight that the claim makes of a free key."""
         token, fingerprint, retention_ms = self.token, self.fingerprint, self.retention_ms
         return Record(
-            _IN_FLIGHT, token, fingerprint, 1, None, False, _ABSENT, 0, retention_ms, NO_TRACE, self.submission
+            _IN_FLIGHT, token, fingerprint, 1, None, False, _ABSENT, 0, retention_ms, self.trace, self.submission
         )
 
     def next_attempt(self, found: Record, found_ms: int) -> Record:
@@ -244,8 +215,7 @@ class ClaimRequest:
 
     def outcome(self, state: State, attempt: int, response: StoredResponse | None, took_ms: int, note: str) -> Record:
         """The record in which the attempt of this number ends, after ``took_ms``."""
-        begun, token, fingerprint = self.trace, self.token, self.fingerprint
-        trace = Trace(begun.gateway, begun.begun_at_ms, took_ms, note, begun.method, begun.route)
+        token, fingerprint, trace = self.token, self.fingerprint, self.trace.ended(took_ms, note)
         return Record(state, token, fingerprint, attempt, response, False, _ABSENT, 0, 0, trace, self.submission)
 
 

@@ -1,32 +1,136 @@
-"""The trace of an attempt as members of a JSON object: see oncegate.cache.codec. Every part of it may be missing."""
+"""The trace of an attempt, for people, and how each part of it is written: as a member of a record's JSON object.
+
+See oncegate.cache.codec for where that object stands. Every part may be missing, and one that can't be read is not known: a
+record must not fail for the want of its trace.
+"""
 # Compiled: docs/decisions/0012-compiled.md
 
-from dataclasses import replace
-from typing import Any, Final
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 
-import orjson
+MAX_GATEWAY_BYTES: Final = 40
+MAX_NOTE_BYTES: Final = 200
+MAX_ROUTE_BYTES: Final = 80
+DEFAULT_ROUTE: Final = "*"
 
-from oncegate.cache.record import DEFAULT_ROUTE, MAX_GATEWAY_BYTES, MAX_NOTE_BYTES, MAX_ROUTE_BYTES, NO_TRACE, Trace
+
+# Every request makes one: see `oncegate.cache.record.Record`.
+@dataclass(slots=True, init=False, unsafe_hash=True)  # hashable, as dataclasses ask of a default
+class Trace:
+    """An attempt's trace for people: which gateway made it, when it began, how long it took, what was noted at its end.
+
+    ``method`` and ``route`` are the request's method and the pattern of its route; empty where they aren't known.
+    Times are Unix milliseconds on the gateway's clock, 0 where they aren't known; ``took_ms`` is ``None`` while it runs.
+    Nothing here decides anything, and every part is cut to a size that the memory of a store can bear.
+    A part that is added is a member, too: `TRACE_MEMBERS`.
+    """
+
+    gateway: str
+    begun_at_ms: int
+    took_ms: int | None
+    note: str
+    method: str
+    route: str
+
+    def __init__(
+        self,
+        gateway: str = "",
+        begun_at_ms: int = 0,
+        took_ms: int | None = None,
+        note: str = "",
+        method: str = "",
+        route: str = "",
+    ) -> None:
+        self.gateway = gateway
+        self.begun_at_ms = begun_at_ms
+        self.took_ms = took_ms
+        self.note = note
+        self.method = method
+        self.route = route
+
+    def ended(self, took_ms: int, note: str) -> "Trace":
+        """The same, of the attempt that has ended."""
+        return Trace(self.gateway, self.begun_at_ms, took_ms, note, self.method, self.route)
+
+
+NO_TRACE: Final = Trace()
+
+
+class Member(NamedTuple):
+    """A part of a record or of its trace as a member of a JSON object: the ``part``'s name, and the member's.
+
+    ``write`` makes the member's value of the part's; ``None``: there is no such member, as with every part's default. ``read``
+    makes it of all members, and doesn't raise.
+    """
+
+    part: str
+    name: str
+    write: Callable[[Any], Any]
+    read: Callable[[dict[str, Any]], Any]
+
+
+def text(part: str, name: str, most_bytes: int) -> Member:
+    """A part that is text, kept to this size and empty where it isn't known."""
+
+    def write(value: str) -> str | None:
+        return _cut(value, most_bytes) or None
+
+    def read(members: dict[str, Any]) -> str:
+        value = members.get(name)
+        return value if isinstance(value, str) else ""
+
+    return Member(part, name, write, read)
+
 
 _METHODS: Final = {"POST": "P", "PATCH": "A", "PUT": "U", "DELETE": "D"}
 """Those that are spelled in one character: memory counts."""
 _SPELLED: Final = {letter: method for method, letter in _METHODS.items()}
 
 
-def add_trace(members: dict[str, Any], trace: Trace, *, begun: bool = True) -> None:
-    """Add the members of ``trace``; with ``begun``, when it began."""
-    if trace.gateway:
-        members["g"] = _cut(trace.gateway, MAX_GATEWAY_BYTES)
-    if trace.method:
-        members["m"] = _METHODS.get(trace.method) or _cut(trace.method, MAX_ROUTE_BYTES)
-    if trace.route and trace.route != DEFAULT_ROUTE:
-        members["r"] = _cut(trace.route, MAX_ROUTE_BYTES)
-    if trace.begun_at_ms and begun:
-        members["b"] = trace.begun_at_ms
-    if trace.took_ms is not None:
-        members["d"] = trace.took_ms
-    if trace.note:
-        members["n"] = _cut(trace.note, MAX_NOTE_BYTES)
+def _write_method(method: str) -> str | None:
+    return _METHODS.get(method) or _cut(method, MAX_ROUTE_BYTES) or None
+
+
+def _read_method(members: dict[str, Any]) -> str:
+    method = members.get("m")
+    return _SPELLED.get(method, method) if isinstance(method, str) else ""
+
+
+def _write_route(route: str) -> str | None:
+    return None if route == DEFAULT_ROUTE else _cut(route, MAX_ROUTE_BYTES) or None
+
+
+def _read_route(members: dict[str, Any]) -> str:
+    route = members.get("r")
+    if isinstance(route, str):
+        return route
+    return DEFAULT_ROUTE if isinstance(members.get("m"), str) else ""
+
+
+def _read_begin(members: dict[str, Any]) -> int:
+    begun = members.get("b")
+    return begun if type(begun) is int else 0  # true is no number
+
+
+def _read_duration(members: dict[str, Any]) -> int | None:
+    took = members.get("d")
+    return took if type(took) is int else None
+
+
+TRACE_MEMBERS: Final = (
+    text("gateway", "g", MAX_GATEWAY_BYTES),
+    Member("method", "m", _write_method, _read_method),
+    Member("route", "r", _write_route, _read_route),
+    text("note", "n", MAX_NOTE_BYTES),
+    Member("begun_at_ms", "b", lambda begun: begun or None, _read_begin),
+    Member("took_ms", "d", lambda took: took, _read_duration),
+)
+"""All parts of a `Trace`, in the order in which they are written."""
+TIMES: Final = frozenset(("begun_at_ms", "took_ms"))
+"""The parts that are another attempt's in each attempt: of the others, many have the same."""
+TRACE_TEXTS: Final = tuple([member.part for member in TRACE_MEMBERS if member.part not in TIMES])
+"""The others: texts, empty where they aren't known."""
 
 
 def _cut(text: str, most: int) -> str:
@@ -35,31 +139,6 @@ def _cut(text: str, most: int) -> str:
     return text.encode("utf-8", "replace")[:most].decode("utf-8", "ignore")
 
 
-def read_trace(data: bytes) -> Trace:
-    """The trace that stands by itself in ``data``. What can't be read is no trace: a record must not fail for the want of one."""
-    if not data:
-        return NO_TRACE
-    try:
-        members = orjson.loads(data)
-    except ValueError:
-        return NO_TRACE
-    return trace_of(members) if isinstance(members, dict) else NO_TRACE
-
-
-def trace_of_outcome(head: dict[str, Any]) -> Trace:
-    """The trace in the head of a response."""
-    trace = trace_of(head)
-    return trace if trace.took_ms is None else replace(trace, begun_at_ms=head["t"] - trace.took_ms)
-
-
 def trace_of(members: dict[str, Any]) -> Trace:
     """The trace that ``members`` are. What is of another type is not known."""
-    gateway, begun, took, note, method, route = (members.get(name) for name in "gbdnmr")
-    return Trace(
-        gateway if isinstance(gateway, str) else "",
-        begun if type(begun) is int else 0,  # true is no number
-        took if type(took) is int else None,
-        note if isinstance(note, str) else "",
-        _SPELLED.get(method, method) if isinstance(method, str) else "",
-        route if isinstance(route, str) else DEFAULT_ROUTE if isinstance(method, str) else "",
-    )
+    return Trace(**{member.part: member.read(members) for member in TRACE_MEMBERS})

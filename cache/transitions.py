@@ -12,7 +12,6 @@ import functools
 from dataclasses import dataclass, replace
 from typing import Any, Final, Generic, TypeVar
 
-from oncegate.cache.codec import STATE_CODES, encode, encode_claim, encode_restored
 from oncegate.cache.errors import IllegalTransition
 from oncegate.cache.record import (
     DEAD_TOKEN,
@@ -144,25 +143,26 @@ REMOVED: Final = 0
 class Move(Generic[Result]):
     """What a call comes to: its ``answer``, and what becomes of the record.
 
-    ``ttl_ms`` is what the record has to live from now on, or ``UNCHANGED`` (nothing is written), or ``REMOVED``. ``data`` are
-    its new bytes; ``None``: what is held stays as it is.
+    ``ttl_ms`` is what the record has to live from now on, or ``UNCHANGED`` (nothing is written), or ``REMOVED``. ``record`` is
+    the new one, which the store makes bytes of; ``None``: what is held stays as it is.
     """
 
-    __slots__ = ("answer", "data", "ttl_ms")
+    __slots__ = ("answer", "record", "ttl_ms")
 
-    def __init__(self, answer: Result, ttl_ms: int = UNCHANGED, data: bytes | None = None) -> None:
+    def __init__(self, answer: Result, ttl_ms: int = UNCHANGED, record: Record | None = None) -> None:
         self.answer = answer
         self.ttl_ms = ttl_ms
-        self.data = data
+        self.record = record
 
 
 def claim(held: Claim | None, request: ClaimRequest) -> Move[Claim]:
     """See `Cache.claim`."""
-    takeover_codes(request.takeover)
+    check_takeover(request.takeover)
     ttl_ms = check_duration("lease_ms", request.lease_ms) + check_duration("retention_ms", request.retention_ms, 0)
     if held is None:
         check(State.ABSENT, Event.CLAIM, State.IN_FLIGHT)
-        return Move(Claim(True, request.first_attempt(), ttl_ms), ttl_ms, encode_claim(request))
+        first = request.first_attempt()
+        return Move(Claim(True, first, ttl_ms), ttl_ms, first)
     found = held.record
     if found.state is State.IN_FLIGHT and found.token == request.token:
         return Move(Claim(True, found, held.remaining_ms))
@@ -170,7 +170,7 @@ def claim(held: Claim | None, request: ClaimRequest) -> Move[Claim]:
         return Move(held)
     check(found.state, Event.CLAIM, State.IN_FLIGHT)
     taken = request.next_attempt(found, held.remaining_ms)
-    return Move(Claim(True, taken, ttl_ms), ttl_ms, encode(taken))
+    return Move(Claim(True, taken, ttl_ms), ttl_ms, taken)
 
 
 def submit_again(request: ClaimRequest, answer: Claim) -> ClaimRequest | None:
@@ -197,7 +197,7 @@ def complete(held: Claim | None, outcome: Record, ttl_ms: int) -> Move[bool]:
     if held is not None and not _is_owner(held.record, outcome.token):
         return Move(held.record.token == outcome.token)  # recorded by an earlier call, if it has our token
     check(held.record.state if held else State.ABSENT, Event.COMPLETE, outcome.state)
-    return Move(True, ttl_ms, encode(outcome))
+    return Move(True, ttl_ms, outcome)
 
 
 def release(held: Claim | None, token: bytes) -> Move[bool]:
@@ -207,7 +207,7 @@ def release(held: Claim | None, token: bytes) -> Move[bool]:
     record = held.record
     if check(record.state, Event.RELEASE, record.found) is State.ABSENT:
         return Move(True, REMOVED)
-    return Move(True, max(1, record.found_ms), encode_restored(record.given_back()))
+    return Move(True, max(1, record.found_ms), record.given_back())
 
 
 def resolve(held: Claim | None, request: ResolveRequest) -> Move[Resolution]:
@@ -224,7 +224,7 @@ def resolve(held: Claim | None, request: ResolveRequest) -> Move[Resolution]:
         return Move(Resolution.IN_FLIGHT)
     if check(record.state, Event.RESOLVE, target) is State.ABSENT:
         return Move(Resolution.RESOLVED, REMOVED)
-    return Move(Resolution.RESOLVED, request.ttl_ms, encode(resolved_record(record, target, request)))
+    return Move(Resolution.RESOLVED, request.ttl_ms, resolved_record(record, target, request))
 
 
 def resolved_record(record: Record, target: State, request: ResolveRequest) -> Record:
@@ -263,7 +263,7 @@ def outlast(held: Claim | None, submission: Record, ttl_ms: int) -> Move[int]:
     """See `oncegate.cache.redis.store.RedisCache.outlast`."""
     if held is None:
         check(State.ABSENT, Event.OUTLAST, submission.state)
-        return Move(ttl_ms, ttl_ms, encode(submission))
+        return Move(ttl_ms, ttl_ms, submission)
     record = held.record
     if record.fingerprint != submission.fingerprint:
         return Move(0)
@@ -288,14 +288,11 @@ def _is_owner(record: Record, token: bytes) -> bool:
 
 
 @functools.cache
-def takeover_codes(takeover: frozenset[State]) -> bytes:
-    """The stored codes of the states that a claim may take over, in a fixed order.
-
-    Raises `IllegalTransition` where one of them can't be claimed at all.
-    """
+def check_takeover(takeover: frozenset[State]) -> frozenset[State]:
+    """``takeover``, if all of its states can be claimed; raises `IllegalTransition` otherwise."""
     for state in takeover:
         check(state, Event.CLAIM, State.IN_FLIGHT)
-    return b"".join(sorted(STATE_CODES[state] for state in takeover))
+    return takeover
 
 
 @functools.cache

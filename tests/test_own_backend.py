@@ -3,12 +3,14 @@
 Rules of docs/contract.md: R12.13.
 """
 
+import ast
 import importlib
 import os
 import pkgutil
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -61,19 +63,14 @@ def test_the_page_s_cache_passes_the_suite(project: Path) -> None:
 
 UNHARMED = "test_an_attempt_cannot_end_in_a_state_that_is_no_outcome"
 """A test that passes with each of the faults, beside the one that is to fail: what has a fault runs."""
-FAULTS = {
+STORE_FAULTS = {
     "claims by reading first": (
-        "            held, left_ms = row.record, row.left_ms\n",
-        "            held, left_ms = row.record, row.left_ms\n            held = None\n",
+        "return self._move(key, lambda held: backend.claim(held, request))",
+        "return self._move(key, lambda _: backend.claim(None, request))",
         "test_of_many_claims_at_once_exactly_one_is_won",
     ),
-    "lets anybody complete": (
-        "if held is not None and row.owned_by(outcome.token) is None:",
-        "if False:",
-        "test_a_stranger_neither_completes_nor_renews_nor_releases",
-    ),
     "never lapses": (
-        "backend.decode(found[0], self.left_ms, traced=True)",
+        "backend.decode(found[0], left_ms, traced=True)",
         "backend.decode(found[0], 10**12, traced=True)",
         "test_a_lease_lapses_exactly_at_the_records_own_retention",
     ),
@@ -82,40 +79,15 @@ FAULTS = {
         "WHERE key = ? AND ? > 0",
         "test_every_state_ends_with_its_time",
     ),
-    "drops what a released attempt had found": (
-        "if ours is not None and ours.found is State.ABSENT:",
-        "if ours is not None:",
-        "test_a_release_restores_what_the_attempt_found",
+    "loses a record that is to be removed": (
+        "if move.ttl_ms == backend.REMOVED:",
+        "if move.ttl_ms < 0:",
+        "test_a_claim_without_leave_to_take_over_writes_nothing",
     ),
-    "does not compare fingerprints": (
-        " or held.fingerprint != request.fingerprint)",
-        ")",
-        "test_another_fingerprint_takes_nothing_over",
-    ),
-    "takes over what is in flight": (
-        "if held is not None and (held.state not in request.takeover",
-        "if held is not None and (held.state not in request.takeover | {State.IN_FLIGHT}",
-        "test_a_live_or_succeeded_record_is_never_taken_over",
-    ),
-    "prolongs by the lease alone": (
-        "row.prolong(lease_ms + record.retention_ms)",
-        "row.prolong(lease_ms)",
+    "renews nothing": (
+        "elif move.ttl_ms != backend.UNCHANGED:",
+        "elif False:",
         "test_an_owner_renews_in_flight_or_lapsed",
-    ),
-    "counts no attempts": (
-        "request.next_attempt(held, left_ms)",
-        "replace(request.next_attempt(held, left_ms), attempt=1)",
-        "test_attempts_are_numbered_across_takeovers_and_releases",
-    ),
-    "takes its own claim, asked again, for another's": (
-        "if held is not None and held.state is State.IN_FLIGHT and held.token == request.token:",
-        "if False:",
-        "test_a_claim_that_finds_its_own_token_is_its_own",
-    ),
-    "resolves what is known": (
-        "if held.state not in (State.UNKNOWN, State.IN_FLIGHT):",
-        "if False:",
-        "test_a_known_outcome_is_never_touched",
     ),
     "ends a scan too soon": (
         'keys[-1] if len(keys) == max(1, limit) else ""',
@@ -128,27 +100,197 @@ FAULTS = {
         "test_a_scan_takes_no_namespace_for_a_pattern",
     ),
     "keeps no mark of a submission": (
-        "row.put(outcome, ttl_ms)",
-        "outcome.submission = False\n            row.put(outcome, ttl_ms)",
+        "backend.encode(move.record)",
+        "backend.encode(replace(move.record, submission=False))",
         "test_the_outcome_of_a_submission_is_marked",
     ),
+    "keeps no trace": (
+        "backend.encode(move.record)",
+        "backend.encode(replace(move.record, trace=backend.Trace()))",
+        "test_the_trace_of_an_attempt_stays_when_its_lease_has_lapsed",
+    ),
+}
+"""What can be wrong in a store that executes the law."""
+LAW_FAULTS = {
+    "lets anybody complete": (
+        "if held is not None and not _is_owner(held.record, outcome.token):",
+        "if False:",
+        "test_a_stranger_neither_completes_nor_renews_nor_releases",
+    ),
+    "drops what a released attempt had found": (
+        "if check(record.state, Event.RELEASE, record.found) is State.ABSENT:",
+        "if True:",
+        "test_a_release_restores_what_the_attempt_found",
+    ),
+    "does not compare fingerprints": (
+        "if not takes_over(found, request.takeover, request.fingerprint):",
+        "if found.state not in request.takeover:",
+        "test_another_fingerprint_takes_nothing_over",
+    ),
+    "takes over what is in flight": (
+        "if not takes_over(found, request.takeover, request.fingerprint):\n        return Move(held)\n"
+        "    check(found.state, Event.CLAIM, State.IN_FLIGHT)\n",
+        "",
+        "test_a_live_or_succeeded_record_is_never_taken_over",
+    ),
+    "prolongs by the lease alone": (
+        "return Move(True, lease_ms + held.record.retention_ms)",
+        "return Move(True, lease_ms)",
+        "test_an_owner_renews_in_flight_or_lapsed",
+    ),
+    "counts no attempts": (
+        "taken = request.next_attempt(found, held.remaining_ms)",
+        "taken = replace(request.next_attempt(found, held.remaining_ms), attempt=1)",
+        "test_attempts_are_numbered_across_takeovers_and_releases",
+    ),
+    "takes its own claim, sent again, for another's": (
+        "if found.state is State.IN_FLIGHT and found.token == request.token:",
+        "if False:",
+        "test_a_claim_that_finds_its_own_token_is_its_own",
+    ),
+    "resolves what is known": (
+        "if not targets(record.state, Event.RESOLVE):",
+        "if False:",
+        "test_a_known_outcome_is_never_touched",
+    ),
     "checks no arguments": (
-        "        backend.check_takeover(request.takeover)\n",
+        "    check_takeover(request.takeover)\n",
         "",
         "test_leave_to_take_over_what_the_table_does_not_allow_is_refused",
     ),
 }
+"""What can be wrong in a store that decides by a law of its own."""
 
 
-@pytest.mark.parametrize(("right", "wrong", "test"), FAULTS.values(), ids=FAULTS.keys())
+def fails(project: Path, test: str) -> None:
+    passed, failed, printed = suite(project, f"{test} or {UNHARMED}")
+    assert test in failed, printed
+    assert passed > 0, printed
+
+
+@pytest.mark.parametrize(("right", "wrong", "test"), STORE_FAULTS.values(), ids=STORE_FAULTS.keys())
 def test_a_cache_with_a_fault_does_not_pass(project: Path, right: str, wrong: str, test: str) -> None:
     file = project / "sqlite_cache.py"
     code = file.read_text("utf-8")
     assert code.count(right) == 1
-    file.write_text(code.replace(right, wrong), "utf-8")
-    passed, failed, printed = suite(project, f"{test} or {UNHARMED}")
-    assert test in failed, printed
-    assert passed > 0, printed
+    file.write_text("from dataclasses import replace\n" + code.replace(right, wrong), "utf-8")
+    fails(project, test)
+
+
+@pytest.mark.parametrize(("right", "wrong", "test"), LAW_FAULTS.values(), ids=LAW_FAULTS.keys())
+def test_a_cache_under_another_law_does_not_pass(project: Path, right: str, wrong: str, test: str) -> None:
+    source = (ROOT / "cache/transitions.py").read_text("utf-8")
+    assert source.count(right) == 1
+    faulty = ast.parse(source.replace(right, wrong))
+    functions = [each for each in faulty.body if isinstance(each, ast.FunctionDef)]
+    code = "\n\n".join(map(ast.unparse, functions))
+    (project / "law.py").write_text(
+        f"from oncegate.cache import transitions\nglobals().update(vars(transitions))\n{code}\n"
+    )
+    file = project / "sqlite_cache.py"
+    ours = re.sub(r"backend\.(claim|renew|complete|release|resolve)\(", r"law.\1(", file.read_text("utf-8"))
+    file.write_text("import law\n" + ours, "utf-8")
+    fails(project, test)
+
+
+SWAPPING = """\
+import asyncio, time
+from oncegate import MemoryCache, backend
+from oncegate.cache.memory.store import ExpiringBytes
+
+class SwappingCache(MemoryCache):
+    async def _swap(self, key, decide):
+        while True:
+            now_ms = self._now_ms()
+            seen = self._entries.get(key, now_ms)
+            move = decide(self._read(key, now_ms, traced=True))
+            await asyncio.sleep(0)
+            there = self._entries.get(key, self._now_ms())
+            if EXPECTED(there) != EXPECTED(seen):
+                continue
+            if move.ttl_ms == backend.REMOVED:
+                self._entries.drop(key)
+            elif move.record is not None:
+                self._entries.put(key, backend.encode(move.record), now_ms + move.ttl_ms)
+            elif move.ttl_ms != backend.UNCHANGED:
+                self._entries.prolong(key, now_ms + move.ttl_ms)
+            return move.answer
+
+    async def claim(self, key, request, *, adopt=None):
+        return await self._swap(key, lambda held: backend.claim(held, request))
+
+    async def extend(self, key, *, token, lease_ms):
+        return await self._swap(key, lambda held: backend.renew(held, token, lease_ms))
+
+    async def complete(self, key, outcome, *, ttl_ms):
+        return await self._swap(key, lambda held: backend.complete(held, outcome, ttl_ms))
+
+    async def release(self, key, *, token):
+        return await self._swap(key, lambda held: backend.release(held, token))
+
+    async def resolve(self, key, request):
+        return await self._swap(key, lambda held: backend.resolve(held, request))
+"""
+"""A cache that looks, decides, and swaps if what it looked at is still there. ``EXPECTED`` is what it compares."""
+SWAPPING_TEST = """\
+import os
+import pytest
+from oncegate.testing import CacheBehaviours
+from swapping_cache import SwappingCache
+
+class SwappingStore:
+    def __init__(self):
+        self.now = 1_000_000
+        self.cache = SwappingCache(clock=lambda: self.now / 1000)
+        self.key = f"test:{os.urandom(6).hex()}:caller"
+
+    def pass_time(self, milliseconds):
+        self.now += milliseconds
+
+class TestSwappingCache(CacheBehaviours):
+    @pytest.fixture
+    def store(self):
+        return SwappingStore()
+"""
+
+
+@pytest.fixture
+def swapping(tmp_path: Path) -> Callable[[str], Path]:
+    """A project with a cache that compares what ``expected``, a function's source, makes of an entry."""
+
+    def made(expected: str) -> Path:
+        (tmp_path / "swapping_cache.py").write_text(f"{SWAPPING}\nEXPECTED = {expected}\n")
+        (tmp_path / "test_swapping_cache.py").write_text(SWAPPING_TEST)
+        (tmp_path / "pytest.ini").write_text(CONFIGURATION)
+        return tmp_path
+
+    return made
+
+
+def test_a_cache_that_compares_and_swaps_passes_the_suite(swapping: Callable[[str], Path]) -> None:
+    passed, failed, printed = suite(swapping("lambda entry: entry"))
+    assert not failed, printed
+    assert passed >= 130, printed
+
+
+BLIND = {
+    "nothing": ("lambda entry: None", "test_of_many_claims_at_once_exactly_one_is_won"),
+    "its bytes without their end, before a claim": (
+        "lambda entry: entry and entry.data",
+        "test_of_a_renewal_and_a_takeover_at_once_one_is_made",
+    ),
+    "its bytes without their end, before a resolution": (
+        "lambda entry: entry and entry.data",
+        "test_of_a_renewal_and_a_resolution_at_once_one_is_made",
+    ),
+}
+
+
+@pytest.mark.parametrize(("expected", "test"), BLIND.values(), ids=BLIND.keys())
+def test_a_cache_that_compares_too_little_does_not_pass(
+    swapping: Callable[[str], Path], expected: str, test: str
+) -> None:
+    fails(swapping(expected), test)
 
 
 CLAIMS = """\

@@ -8,8 +8,9 @@ from typing import Any
 from oncegate.app.operators.audit import Author
 from oncegate.cache.errors import RecordUnreadable
 from oncegate.cache.fields import HOP_BY_HOP
-from oncegate.cache.record import TRACE_TEXTS, Claim, State, StoredResponse
+from oncegate.cache.record import Claim, State, StoredResponse
 from oncegate.cache.store import Cache
+from oncegate.cache.trace import TRACE_TEXTS
 from oncegate.cache.transitions import Resolution, ResolveRequest
 from oncegate.middleware.outcome.instants import instant
 from oncegate.middleware.outcome.problems import original_result

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Concatenate, ParamSpec, TypeVar
 
 from oncegate.cache import transitions
-from oncegate.cache.codec import decode
+from oncegate.cache.codec import decode, encode
 from oncegate.cache.errors import CacheError, CacheFull
 from oncegate.cache.memory.expiry import ExpiringBytes, cost
 from oncegate.cache.record import Claim, ClaimRequest, Record
@@ -149,10 +149,11 @@ class MemoryCache:
             move = transition(held, *request, **options)
             if move.ttl_ms == REMOVED:
                 self._entries.drop(key)
-            elif move.data is not None:
+            elif move.record is not None:
+                data = encode(move.record)
                 if held is None and isinstance(move.answer, Claim):  # an outcome is stored even past the limit
-                    self._make_room(cost(key, move.data), now_ms)
-                self._entries.put(key, move.data, now_ms + move.ttl_ms)
+                    self._make_room(cost(key, data), now_ms)
+                self._entries.put(key, data, now_ms + move.ttl_ms)
             elif move.ttl_ms != UNCHANGED:
                 self._entries.prolong(key, now_ms + move.ttl_ms)
             return move.answer

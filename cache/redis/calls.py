@@ -9,7 +9,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 from hiredis import ReplyError
 
-from oncegate.cache.codec import decode, encode, encode_claim
+from oncegate.cache.codec import STATE_CODES, decode, encode, encode_claim
 from oncegate.cache.encryption import OFF_LOOP_BYTES, Encryption
 from oncegate.cache.errors import CacheError, CacheUnavailable, RecordUnreadable
 from oncegate.cache.record import Claim, ClaimRequest, Record, State
@@ -29,7 +29,7 @@ from oncegate.cache.redis.scripts import (
     pack_parts,
 )
 from oncegate.cache.store import Adopt, Then, start
-from oncegate.cache.transitions import check_duration, check_outcome, takeover_codes
+from oncegate.cache.transitions import check_duration, check_outcome, check_takeover
 
 Result = TypeVar("Result")
 
@@ -191,6 +191,11 @@ def _claim_terms(lease_ms: int, retention_ms: int, takeover: frozenset[State]) -
     """The constant parts of a route's claims: how long they live (ms), and the end of their command."""
     remaining_ms = check_duration("lease_ms", lease_ms) + check_duration("retention_ms", retention_ms, 0)
     return remaining_ms, pack_parts(b"%d" % remaining_ms, takeover_codes(takeover))
+
+
+def takeover_codes(takeover: frozenset[State]) -> bytes:
+    """The stored codes of the states that a claim may take over. Raises `IllegalTransition`."""
+    return b"".join(sorted([STATE_CODES[state] for state in check_takeover(takeover)]))
 
 
 def record_bytes(reply: Reply) -> int:

@@ -1,8 +1,10 @@
-"""For caches of your own: the protocol, the types of its calls, and the law that it has to obey.
+"""For caches of your own: the protocol, the types of its calls, and the law that it has to obey, as functions to be executed.
 
-`Cache` says what each call does. `encode` makes bytes of a `Record`, `decode` reads them back by the time that they have left:
-a record in flight past its lease reads as ``UNKNOWN``. The checks raise what the call raises for arguments that break the law,
-which is `TRANSITIONS`. `oncegate.testing` has the suite that such a cache passes.
+`Cache` says what each call does. `claim`, `renew`, `complete`, `release` and `resolve` decide what that is: each takes what is
+held, as it reads at one instant (``None``: no record, or an expired one), and gives a `Move`, which the store makes within the
+same atomic step. `encode` makes bytes of a `Record`, `decode` reads them back by the time that they have left: a record in flight
+past its lease reads as ``UNKNOWN``. The checks of arguments are for stores that decide in another way.
+`oncegate.testing` has the suite that such a cache passes.
 """
 
 from oncegate.cache.codec import decode, encode
@@ -17,18 +19,28 @@ from oncegate.cache.errors import (
 from oncegate.cache.record import DEAD_TOKEN, Claim, ClaimRequest, Record, State, StoredResponse, Trace
 from oncegate.cache.store import Adopt, Cache, CallbackCache, Page, Then, by_callback
 from oncegate.cache.transitions import (
+    REMOVED,
     TRANSITIONS,
+    UNCHANGED,
+    Move,
     Resolution,
     ResolveRequest,
     check_duration,
     check_outcome,
     check_resolution,
-    takeover_codes,
+    check_takeover,
+    claim,
+    complete,
+    release,
+    renew,
+    resolve,
 )
 
 __all__ = [
     "DEAD_TOKEN",
+    "REMOVED",
     "TRANSITIONS",
+    "UNCHANGED",
     "Adopt",
     "Cache",
     "CacheError",
@@ -39,6 +51,7 @@ __all__ = [
     "Claim",
     "ClaimRequest",
     "IllegalTransition",
+    "Move",
     "Page",
     "Record",
     "RecordUnreadable",
@@ -53,11 +66,11 @@ __all__ = [
     "check_outcome",
     "check_resolution",
     "check_takeover",
+    "claim",
+    "complete",
     "decode",
     "encode",
+    "release",
+    "renew",
+    "resolve",
 ]
-
-
-def check_takeover(takeover: frozenset[State]) -> None:
-    """Raises `IllegalTransition` where one of the states can't be claimed at all."""
-    takeover_codes(takeover)

@@ -7,6 +7,7 @@ from oncegate.cache import transitions as law
 from oncegate.cache.codec import decode, encode, encode_claim
 from oncegate.cache.memory.expiry import ExpiringBytes
 from oncegate.cache.record import NO_TRACE, ClaimRequest, Record, State, StoredResponse, Trace
+from oncegate.cache.redis.calls import takeover_codes
 from oncegate.cache.transitions import Event, check
 
 
@@ -46,7 +47,7 @@ def move(source: str, event: str, target: str) -> Any:
 def lawful(name: str, *arguments: Any) -> Any:
     """What the checks of arguments say."""
     if name == "takeover":
-        return law.takeover_codes(frozenset(map(State, arguments)))
+        return takeover_codes(frozenset(map(State, arguments)))
     if name == "outcome":
         return law.check_outcome(State(arguments[0]))
     if name == "resolution":

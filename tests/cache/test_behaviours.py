@@ -7,10 +7,10 @@ import pytest
 
 from oncegate.cache.codec import encode
 from oncegate.cache.errors import RecordUnreadable
-from oncegate.cache.record import Record, State
+from oncegate.cache.record import DEAD_TOKEN, Former, Record, State
 from oncegate.cache.transitions import TRANSITIONS
 from oncegate.testing import CacheBehaviours
-from oncegate.testing.store import PRINT, RESPONSE, RETENTION, RETRY, A, B, claim, reads, resolve
+from oncegate.testing.store import OTHER_PRINT, PRINT, RESPONSE, RETENTION, RETRY, A, B, claim, held_in, resolve
 from tests.cache.stores import Store
 
 
@@ -38,7 +38,7 @@ def test_every_pair_of_state_and_event_is_either_a_row_or_refused() -> None:
 VALID = encode(Record(State.SUCCEEDED, A, PRINT, 1, RESPONSE))
 UNKNOWN = encode(Record(State.UNKNOWN, A, PRINT, 1))
 LAPSED = encode(Record(State.IN_FLIGHT, A, PRINT, 1, retention_ms=10 * RETENTION))
-
+TAKEN = encode(Record(State.IN_FLIGHT, B, PRINT, 2, retention_ms=10 * RETENTION, former=Former(A, 1, State.ABSENT, 0)))
 
 UNREADABLE = {
     "empty": b"",
@@ -53,6 +53,26 @@ UNREADABLE = {
     "no state": VALID[:1] + b"X" + VALID[2:],
     "found": LAPSED[:46] + b"S" + LAPSED[47:],
     "no JSON": VALID[:42] + b"[" + VALID[43:],
+    "no seal": VALID[:38] + b"\0\0\0\x1c" + b'{"h":[],"s":201,"t":1700000}',
+    "no seal, status first": VALID[:38] + b"\0\0\0\x1c" + b'{"s":201,"h":[],"t":1700000}',
+    "no seal, without a response": UNKNOWN[:42],
+    "no seal, marked": UNKNOWN[:42] + b'{"a":1}',
+    "no seal, traced": UNKNOWN[:42] + b'{"g":"gw"}',
+    "no seal, nobody's success": b"\x01S" + DEAD_TOKEN + UNKNOWN[18:42],
+    "no seal, nobody's trace": b"\x01U" + DEAD_TOKEN + UNKNOWN[18:42] + b'{"g":"gw"}',
+    "no seal, in flight": LAPSED[:55] + b'{"g":"gw"}',
+    "no seal, taken over": TAKEN[:88],
+    "another's seal": UNKNOWN[:18] + OTHER_PRINT + UNKNOWN[34:],
+    "another state's seal": b"\x01F" + UNKNOWN[2:],
+    "more behind the seal": UNKNOWN + b"more",
+    "more behind the seal, in flight": LAPSED + b"more",
+}
+RESTORED = {
+    "unknown": b"\x01U" + DEAD_TOKEN + UNKNOWN[18:42],
+    "failed": b"\x01F" + DEAD_TOKEN + UNKNOWN[18:42],
+    "marked": b"\x01U" + DEAD_TOKEN + UNKNOWN[18:42] + b'{"a":1}',
+    "lapsed": LAPSED[:55],
+    "lapsed, marked": LAPSED[:55] + b'{"a":1}',
 }
 
 
@@ -67,6 +87,15 @@ async def test_a_damaged_or_newer_record_is_an_error_and_is_left_alone(store: St
     assert store.raw() == data
 
 
+@pytest.mark.parametrize("name", RESTORED)
+async def test_what_a_script_restores_is_believed_without_a_seal(store: Store, name: str) -> None:
+    store.plant(RESTORED[name], RETENTION)
+    held = await held_in(store)
+    assert held.record.state is (State.FAILED if name == "failed" else State.UNKNOWN)
+    assert held.record.submission == ("marked" in name)
+    assert (await claim(store, B, RETRY)).won
+
+
 @pytest.mark.parametrize(
     "name", ["cut header", "cut header, unknown", "cut flight", "newer, unknown", "newer, in flight", "no state"]
 )
@@ -76,10 +105,3 @@ async def test_a_damaged_or_newer_record_is_not_resolved(store: Store, name: str
         with pytest.raises(RecordUnreadable):
             await resolve(store, state, force=True)
     assert store.raw() == UNREADABLE[name]
-
-
-async def test_bytes_after_a_record_in_flight_are_ignored(store: Store) -> None:
-    """So that a later version can add to it."""
-    store.plant(LAPSED + b"more", RETENTION)
-    assert await reads(store) is State.UNKNOWN
-    assert (await claim(store, B, RETRY)).won

@@ -16,7 +16,7 @@ from testing.records import read
 
 PRINT = b"p" * 16
 LEASE: dict[str, Any] = {"fingerprint": PRINT, "lease_ms": 1_000, "retention_ms": 9_000}
-RECORD_BYTES = OVERHEAD_BYTES + 2 + 55
+RECORD_BYTES = OVERHEAD_BYTES + 2 + 55 + len('{"I":"00000000"}')
 
 
 class Clock:

@@ -21,19 +21,26 @@ local fresh = ARGV[1]
 local stored = record:sub(2, 2)
 local state = stored
 local least = state == 'I' and 55 or 42
--- Whether it is what a record of this state looks like: its response is sealed under the state's name (codec.py), and what
--- follows where there is none is an object. A state that was damaged must not have a command executed again.
+-- Whether it is what a record of this state looks like: it is sealed under the state's name, or is what a release has restored
+-- (codec.py). A state that was damaged must not have a command executed again.
 local function is_of(record, state)
+  local apart, seal = record:sub(43), '"' .. state .. '":"%x+"}$'
   if state == 'I' then
-    return record:find('^[AFU]', 47) ~= nil or (#record >= 88 and record:find('^L', 47) ~= nil and record:find('^[AFU]', 80) ~= nil)
+    local found = record:sub(47, 47)
+    if found == 'L' then
+      return #record >= 88 and record:find('^[AFU]', 80) ~= nil and record:find(seal, 89) ~= nil
+    end
+    apart = record:sub(56)
+    return found:find('^[AFU]') ~= nil and (apart == '' or apart == '{"a":1}' or apart:find(seal) ~= nil)
   end
   local head = struct.unpack('>I4', record, 39)
-  if head == 0 then
-    return #record == 42 or record:find('^{', 43) ~= nil
+  if head > 0 then
+    return record:sub(43, 42 + head):find(seal) ~= nil
   end
-  local json = record:sub(43, 42 + head)
-  return json:find('^{"s":') ~= nil or json:find('^{"a":1,"s":') ~= nil -- of a version that did not seal
-    or json:find('"' .. state .. '":"%x+"}$') ~= nil
+  if apart == '' or apart == '{"a":1}' then
+    return record:sub(3, 18) == string.rep('\0', 16)
+  end
+  return apart:find(seal) ~= nil
 end
 
 -- Without an expiry, of another version, or cut short: damaged. The caller reports it, and it is never taken over.

@@ -290,6 +290,41 @@ class Claims:
         assert len(winners) == 1
         assert all(answer.record.token == winners[0] for answer in answers)
 
+    @pytest.mark.parametrize("renewed_first", [True, False])
+    async def test_of_a_renewal_and_a_takeover_at_once_one_is_made(self, store: Store, renewed_first: bool) -> None:
+        """The lease has lapsed. A renewed record has the same bytes, for longer: who saw it lapsed must not take it over."""
+        await claim(store, A)
+        owner, taken_over = A, 0
+        for _ in range(20):
+            await leave(store, RETENTION // 2)
+            rival = os.urandom(16)
+            renewing = store.cache.extend(store.key, token=owner, lease_ms=LEASE)
+            claiming = claim(store, rival, RETRY)
+            if renewed_first:
+                renewed, answer = await asyncio.gather(renewing, claiming)
+            else:
+                answer, renewed = await asyncio.gather(claiming, renewing)
+            assert renewed != answer.won
+            owner, taken_over = (rival, taken_over + 1) if answer.won else (owner, taken_over)
+            held = await held_in(store)
+            assert (held.record.state, held.record.token) == (State.IN_FLIGHT, owner)
+            assert held.record.attempt == 1 + taken_over
+
+    @pytest.mark.parametrize("renewed_first", [True, False])
+    async def test_of_a_renewal_and_a_resolution_at_once_one_is_made(self, store: Store, renewed_first: bool) -> None:
+        """As above: an attempt that lives is resolved by force alone."""
+        for _ in range(20):
+            assert (await claim(store, A)).won
+            await leave(store, RETENTION // 2)
+            renewing = store.cache.extend(store.key, token=A, lease_ms=LEASE)
+            if renewed_first:
+                renewed, outcome = await asyncio.gather(renewing, resolve(store, None))
+            else:
+                outcome, renewed = await asyncio.gather(resolve(store, None), renewing)
+            assert outcome is (Resolution.IN_FLIGHT if renewed else Resolution.RESOLVED)
+            assert await reads(store) is (State.IN_FLIGHT if renewed else State.ABSENT)
+            await resolve(store, None, force=True)
+
     # -- an operator's resolution of what nobody knows
 
     @pytest.mark.parametrize("lapsed", [False, True])

@@ -146,32 +146,20 @@ async def test_a_damaged_response_is_never_replayed_as_if_whole(
     assert (await place.pay(whole=whole)).content == original.content
 
 
-async def test_a_record_of_a_version_without_seals_is_looked_at_value_by_value(place: Place) -> None:
+async def test_a_record_without_its_seal_is_not_believed(place: Place) -> None:
     await place.pay()
     original = await place.pay()
     data = place.read()
     members = orjson.loads(re.sub(rb',"S":"\w+"', b"", data[FIXED : data.index(b"}", FIXED) + 1]))
-
-    def before(**changed: Any) -> bytes:
-        own = {name: changed.get(name, members[name]) for name in ("s", "h", "t")}
-        head = orjson.dumps(own)
-        body: bytes = changed.get("body", original.content)
-        return data[:38] + len(head).to_bytes(4, "big") + head + body
-
-    assert not await judge(place, before(), original, whole=True)
-    line = ["content-length", str(len(original.content))]
-    bad: list[dict[str, Any]] = [{"s": status} for status in (0, 42, 101, 1000, -1, True, "200", None, 2.5)]
-    bad += [{"t": instant} for instant in (-1, 2**62, 2.5, "1", None)]
-    bad += [{"h": [[name, "b"]]} for name in ("", "a b", "a\r\nb", "é", "connection", "transfer-encoding")]
-    bad += [{"h": [["a", value]]} for value in ("b\r\nc: d", "\n", "\0", "Δ", None, 7)]
-    bad += [{"h": [line, line]}, {"h": [["content-length", "x"]]}, {"h": [line], "body": original.content[:-1]}]
-    for changed in bad:
-        assert await judge(place, before(**changed), original, whole=True), changed
+    for order in ("sht", "hst"):
+        head = orjson.dumps({name: members[name] for name in order})
+        unsealed = data[:38] + len(head).to_bytes(4, "big") + head + original.content
+        assert await judge(place, unsealed, original, whole=True)
 
 
 @pytest.mark.parametrize("whole", [True, False])
 async def test_damaged_records_of_all_states_end_in_an_answer(place: Place, whole: bool) -> None:
-    """No hang, no bare 500. What isn't replayed may pass for a record of an earlier version, which says the same."""
+    """No hang, no bare 500. What isn't replayed may pass for what a release has restored, which says the same."""
     await place.pay()
     token, fingerprint = place.read()[2:18], place.read()[18:34]
     trace = Trace("vm/1", 1_700_000_000_000, None, "", "POST", "*")
