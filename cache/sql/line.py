@@ -3,8 +3,9 @@
 Strategy. Who waits is answered when its time-out is over, whatever the database does. What was sent is followed further all the
 same, since a claim may be won after its caller has left: that one is given to ``adopt``, or given back. A claim whose answer was
 lost is sent again under its token while its caller waits; the law knows its own. Once the caller has left it is withdrawn: each
-claim carries the instant after which the database doesn't make it any more, and from then on whether it was made can be read, for
-good. So a withdrawal waits for that instant, and is repeated until the database has answered it. Until then no other call of this
+claim carries the instant after which the database doesn't begin it any more, and a statement that waits for a lock is ended by the
+server after another time-out. From then on whether it was made can be read, for good. So a withdrawal waits for that, and is
+repeated until the database has answered it. Until then no other call of this
 process on its key is sent: none can arrive before what came first.
 """
 
@@ -233,7 +234,7 @@ class Line:
             self._end(call.decision.key)
             return
         self._withdrawals += 1
-        self._try_withdrawing(_Withdrawal(call, monotonic() + self._timeout))
+        self._try_withdrawing(_Withdrawal(call, self._timeout))
 
     def _try_withdrawing(self, withdrawal: "_Withdrawal") -> None:
         if monotonic() >= withdrawal.gives_up or self._is_closing:
@@ -280,14 +281,15 @@ class _Withdrawal:
 
     __slots__ = ("decision", "gives_up", "tries", "until_ms")
 
-    def __init__(self, call: ClaimCall, now: float) -> None:
+    def __init__(self, call: ClaimCall, timeout: float) -> None:
         request = call.request
         token, lasts_ms = request.token, request.lease_ms + request.retention_ms
         self.decision = OwnerDecision(
             call.decision.key, lambda held: transitions.release(held, token), call.decision.encryption, token
         )
-        self.gives_up = now + lasts_ms / 1000
-        self.until_ms = call.decision.until_ms
+        self.gives_up = monotonic() + timeout + lasts_ms / 1000
+        # One that was answered is made already.
+        self.until_ms = call.decision.until_ms + int(timeout * 1000) if call.was_lost else 0
         self.tries = 0
 
 

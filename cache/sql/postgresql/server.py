@@ -201,7 +201,8 @@ class Sender:
                 server_settings={"application_name": "oncegate"},
             )
             if self._address.prepares:
-                await connection.execute(statements.SESSION, timeout=self._timeout)
+                session = statements.SESSION.format(milliseconds=max(1, int(self._timeout * 1000)))
+                await connection.execute(session, timeout=self._timeout)
         except Exception:
             self._failures += 1
             self._not_before = monotonic() + _AGAIN.pause(self._failures)

@@ -100,6 +100,6 @@ SELECT string_agg(p, ', ') FROM unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELE
 WHERE NOT has_table_privilege('oncegate_records', p)"""
 
 SESSION: Final = (
-    "SET jit = off; SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; SET enable_bitmapscan = off"
+    "SET statement_timeout = {milliseconds}; SET jit = off; SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; SET enable_bitmapscan = off"
 )
-"""A plan is kept from when the table was small, and serves it when it is large."""
+"""A plan is kept from when the table was small, and serves it when it is large. What waits for a lock ends by itself."""
