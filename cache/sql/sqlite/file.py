@@ -166,7 +166,7 @@ class SqliteFile:
             return self._connection
         self._disconnect()
         prepare(self.address)
-        connection = sqlite3.connect(self.address.path, timeout=0, isolation_level=None, check_same_thread=False)
+        connection = self._connect()
         try:
             ends = monotonic() + self._timeout
             (mode,) = self._locked(connection, "PRAGMA journal_mode = WAL", ends).fetchone()
@@ -183,6 +183,9 @@ class SqliteFile:
         self._connection = connection
         self.generation += 1
         return connection
+
+    def _connect(self) -> sqlite3.Connection:
+        return sqlite3.connect(self.address.path, timeout=0, isolation_level=None, check_same_thread=False)
 
     def _is_same_file(self) -> bool:
         try:

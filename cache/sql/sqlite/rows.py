@@ -73,8 +73,8 @@ class SqliteRows:
             reader.close()
 
     def now_ms(self) -> int:
-        """See `Rows`."""
-        return self._file.clock.now_ms()
+        """See `Rows`. Not known before the file's own instant is."""
+        return self._file.clock.now_ms() if self._file.is_open else 0
 
     def put(self, step: Step, then: Callable[[Reply], None]) -> None:
         """See `Rows`."""
