@@ -28,7 +28,7 @@ _IN_FLIGHT_HEAD: Final = bytes((VERSION,)) + b"I"
 class Decision(Generic[Result]):
     """Decides one call, step by step: `begin` or `found` give the step to be made next, ``None`` once there is an ``answer``."""
 
-    __slots__ = ("encryption", "_law", "_tries", "answer", "key", "until_ms")
+    __slots__ = ("_law", "_tries", "answer", "encryption", "key", "until_ms")
 
     answer: Result
 
@@ -131,8 +131,6 @@ class OwnerDecision(Decision[bool]):
         if self._data is not None and record is self._outcome:
             return self._data
         return super()._encoded(record)
-
-
 
 
 _FOR_GOOD_MS: Final = 10**14

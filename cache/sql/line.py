@@ -1,11 +1,12 @@
 """The calls of one event loop on their way to the rows: one at a time for each key, bounded in time, and none left in doubt.
 
 Strategy. Who waits is answered when its time-out is over, whatever the database does. What was sent is followed further all the
-same, since a claim may be won after its caller has left: that one is given to ``adopt``, or given back. A claim whose answer was
-lost is sent again under its token while its caller waits; the law knows its own. Once the caller has left it is withdrawn: each
-claim carries the instant after which the database doesn't begin it any more, and a statement that waits for a lock is ended by the
-server after another time-out. From then on whether it was made can be read, for good. So a withdrawal waits for that, and is
-repeated until the database has answered it. Until then no other call of this
+same, since a claim may be won after its caller has left: that one is given to ``adopt``, or given back.
+
+A claim whose answer was lost is sent again under its token while its caller waits; the law knows its own. Once the caller has
+left it is withdrawn: each claim carries the instant after which the database doesn't begin it any more, and a statement that waits
+for a lock is ended by the server after another time-out. From then on whether it was made can be read, for good. So a withdrawal
+waits for that, and is repeated until the database has answered it. Until then no other call of this
 process on its key is sent: none can arrive before what came first.
 """
 
@@ -22,8 +23,8 @@ from oncegate.cache.backoff import Backoff
 from oncegate.cache.errors import CacheError, CacheUnavailable
 from oncegate.cache.record import Claim, ClaimRequest
 from oncegate.cache.sql.calls import Decision, OwnerDecision
-from oncegate.cache.store import start
 from oncegate.cache.sql.rows import AnswerLost, Found, Read, Reply, Rows, Step
+from oncegate.cache.store import start
 
 log = logging.getLogger("oncegate.cache")
 
@@ -40,7 +41,7 @@ _PAUSE: Final = 0.02
 class Call(Generic[Result]):
     """A decision whose answer goes to ``then``, once: within the time-out, or `CacheUnavailable` at its end."""
 
-    __slots__ = ("_then", "decision", "deadline", "is_over", "repeats", "timer", "was_lost")
+    __slots__ = ("_then", "deadline", "decision", "is_over", "repeats", "timer", "was_lost")
 
     def __init__(
         self, decision: Decision[Result], then: Callable[[Result | Exception], None], *, repeats: bool = True
@@ -177,7 +178,7 @@ class Line:
         call.answer(reply)
         self._settle(call)
 
-    def _go_on(self, call: Call[Any], step: Step | None | Exception) -> None:
+    def _go_on(self, call: Call[Any], step: Step | Exception | None) -> None:
         if isinstance(step, Exception):
             call.answer(step)
             self._settle(call)
@@ -230,7 +231,9 @@ class Line:
 
     def _withdraw(self, call: ClaimCall) -> None:
         if self._is_closing or self._withdrawals >= MOST_WITHDRAWALS:
-            log.warning("a claim that may have been made is left to lapse: the cache is closed, or too many are withdrawn")
+            log.warning(
+                "a claim that may have been made is left to lapse: the cache is closed, or too many are withdrawn"
+            )
             self._end(call.decision.key)
             return
         self._withdrawals += 1
@@ -270,7 +273,7 @@ class Line:
     async def close(self) -> None:
         """Give what is under way, withdrawals included, one more time-out; then close the rows."""
         ends = monotonic() + self._timeout
-        while self._busy and monotonic() < ends:
+        while self._busy and monotonic() < ends:  # noqa: ASYNC110 - once, at the end: no call pays for an event
             await asyncio.sleep(0.01)
         self._is_closing = True
         await self.rows.close()
@@ -293,7 +296,7 @@ class _Withdrawal:
         self.tries = 0
 
 
-def _next_step(decision: Decision[Any], found: Found) -> Step | None | Exception:
+def _next_step(decision: Decision[Any], found: Found) -> Step | Exception | None:
     try:
         step = decision.found(found)
         if step is not None and decision.until_ms and found.now_ms > decision.until_ms:

@@ -6,6 +6,7 @@ What waits goes together: a process's calls share one commit, or one statement.
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
@@ -64,7 +65,8 @@ class SqlCache:
             return cls(
                 lambda loop: SqliteRows(file, loop, timeout), timeout=timeout, encryption=encryption, closed=file.close
             )
-        from oncegate.cache.sql.postgresql.server import PostgresAddress, PostgresRows
+        from oncegate.cache.sql.postgresql.address import PostgresAddress
+        from oncegate.cache.sql.postgresql.rows import PostgresRows
 
         address = PostgresAddress(url)
         return cls(lambda loop: PostgresRows(address, loop, timeout), timeout=timeout, encryption=encryption)
@@ -153,7 +155,9 @@ class SqlCache:
         cut = size if len(row.data) < size else -1
         record = await off_loop(
             0 if self._encryption is None else len(row.data),
-            partial(decode, row.data, row.remaining_ms, traced=True, size=cut, encryption=self._encryption, key=key.encode()),
+            partial(
+                decode, row.data, row.remaining_ms, traced=True, size=cut, encryption=self._encryption, key=key.encode()
+            ),
         )
         return Claim(False, record, row.remaining_ms)
 
@@ -189,10 +193,8 @@ class SqlCache:
         """See `Cache.close`. Claims that wait to be withdrawn get one more time-out; a call after this connects again."""
         here = self._lines.pop(asyncio.get_running_loop(), None)
         if here is not None:
-            try:
+            with suppress(CacheError, OSError):  # nothing can be done about it here
                 await here.close()
-            except (CacheError, OSError):  # nothing that can be done about it here
-                pass
         self._drop_closed()
         if not self._lines:
             self._closed()

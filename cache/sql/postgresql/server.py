@@ -1,7 +1,6 @@
-"""A process's two connections to PostgreSQL, for one event loop: each sends what waits as one statement, and then what came meanwhile.
+"""A connection to PostgreSQL, for one event loop: it sends what waits as one statement, then what came meanwhile as the next one.
 
-Claims go over one, all else over the other, so that neither waits behind the other. A connection that breaks is opened again by the
-next batch; what was on it is `AnswerLost`, and whoever has sent it knows what to do about that.
+A connection that breaks is opened again by the next batch. What was on it is `AnswerLost`: whoever has sent it knows what to do.
 """
 
 import asyncio
@@ -9,14 +8,13 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from time import monotonic
-from typing import Any, Final, TypeVar
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from typing import Any, Final
 
 from oncegate.cache.backoff import Backoff
 from oncegate.cache.errors import CacheError, CacheFull, CacheRefused, CacheUnavailable, CacheUnsupported
 from oncegate.cache.sql.postgresql import statements
-from oncegate.cache.sql.rows import AnswerLost, Expected, Found, Read, Reply, Row, Step, Swap
-from oncegate.cache.store import set_reply
+from oncegate.cache.sql.postgresql.address import PostgresAddress
+from oncegate.cache.sql.rows import AnswerLost, Expected, Found, Read, Row, Step, Swap
 
 try:
     import asyncpg
@@ -25,7 +23,6 @@ except ImportError as missing:
 
 log = logging.getLogger("oncegate.cache")
 
-Made = TypeVar("Made")
 Look = Callable[[Any], Awaitable[Any]]
 """What is done besides the steps: on a connection."""
 
@@ -33,32 +30,7 @@ _MOST_STEPS: Final = 256
 _MOST_BYTES: Final = 4 * 1024 * 1024
 """Of a statement's records: what is larger goes alone."""
 _AGAIN: Final = Backoff(0.05, 1.0, least=0.5)
-_SWEEP_PAUSE: Final = 5.0
-_SWEEP_STEP: Final = 1000
-_SWEEP_ON: Final = 0.1
 _READ_ONLY: Final = "25006"
-
-
-class PostgresAddress:
-    """The database that a URL names: ``postgresql://user@host/db``, with asyncpg's options and environment (``PGPASSWORD``).
-
-    ``?prepare=off`` is for a pooler that keeps no prepared statements. Raises ``ValueError``, which quotes nothing.
-    """
-
-    def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
-        options = parse_qsl(parts.query, keep_blank_values=True)
-        prepare = dict(options).get("prepare", "on")
-        if prepare not in ("on", "off"):
-            raise ValueError("prepare is on (the default) or off (for a pooler that keeps no prepared statements)")
-        try:
-            has_port = parts.port is None or parts.port > 0
-        except ValueError:
-            has_port = False
-        if not has_port and "," not in parts.netloc:
-            raise ValueError("postgresql:// has a port that is none")
-        self.dsn = urlunsplit(parts._replace(query=urlencode([each for each in options if each[0] != "prepare"])))
-        self.prepares = prepare == "on"
 
 
 class _Job:
@@ -218,7 +190,11 @@ class Sender:
             return _of_server(error, was_sent=was_sent)
         if isinstance(error, ValueError | TypeError) and not was_sent:
             return CacheUnsupported("the cache's URL is not one that asyncpg takes")
-        if isinstance(error, asyncpg.InterfaceError) and self.connection is not None and not self.connection.is_closed():
+        if (
+            isinstance(error, asyncpg.InterfaceError)
+            and self.connection is not None
+            and not self.connection.is_closed()
+        ):
             return CacheRefused(f"asyncpg refused: {type(error).__name__}")
         text = f"PostgreSQL can't be reached ({type(error).__name__})"
         return AnswerLost(text) if was_sent else CacheUnavailable(text)
@@ -260,15 +236,17 @@ def _found(each: Any) -> Found:
 _LOST: Final = ("08", "57")
 """Classes of SQLSTATE under which a statement may have been committed: connections, and what an operator ended."""
 _WAIT: Final = ("40", "53", "55")
-_TABLE: Final = "make it with: oncegate records create --cache URL"
+NO_TABLE: Final = "the table oncegate_records is not there: make it with: oncegate records create --cache URL"
 
 
 def _of_server(error: Any, *, was_sent: bool) -> CacheError:
     state: str = error.sqlstate or ""
     if state == "42P01":
-        return CacheUnsupported(f"the table oncegate_records is not there: {_TABLE}")
+        return CacheUnsupported(NO_TABLE)
     if state == "42501":
-        return CacheUnsupported("the database's user may not use oncegate_records: GRANT it SELECT, INSERT, UPDATE, DELETE")
+        return CacheUnsupported(
+            "the database's user may not use oncegate_records: GRANT it SELECT, INSERT, UPDATE, DELETE"
+        )
     if state in ("28P01", "28000"):
         return CacheUnsupported("PostgreSQL refuses the user or the password of the cache's URL")
     if state == "3D000":
@@ -287,121 +265,3 @@ def _of_server(error: Any, *, was_sent: bool) -> CacheError:
 
 def _unavailable(error: CacheError) -> CacheUnavailable:
     return error if isinstance(error, CacheUnavailable) else CacheRefused(str(error))
-
-
-class PostgresRows:
-    """See `oncegate.cache.sql.rows.Rows`."""
-
-    def __init__(self, address: PostgresAddress, loop: asyncio.AbstractEventLoop, timeout: float) -> None:
-        self._loop = loop
-        self._timeout = timeout
-        self._claims = Sender(address, loop, timeout)
-        self._others = Sender(address, loop, timeout)
-        self._sweeping: asyncio.TimerHandle | None = None
-        self._was_primary = False
-
-    def glance(self, key: str) -> Found | None:  # noqa: ARG002 - it is one of `Rows`
-        """See `Rows`: nothing is here."""
-        return None
-
-    def now_ms(self) -> int:
-        """See `Rows`."""
-        return self._claims.now_ms or self._others.now_ms
-
-    def put(self, step: Step, then: Callable[[Reply], None]) -> None:
-        """See `Rows`."""
-        if isinstance(step, Swap) and step.expected is Expected.NOTHING:
-            self._claims.put(step, then)
-        else:
-            self._others.put(step, then)
-        if self._sweeping is None:
-            self._sweeping = self._loop.call_later(_SWEEP_PAUSE, self._sweep)
-
-    async def read(self, key: str, most: int = 0) -> tuple[Row, int] | None:
-        """See `Rows`."""
-
-        async def look(connection: Any) -> tuple[Row, int] | None:
-            found = await connection.fetchrow(statements.PART, key, most)
-            return None if found is None else (Row(found["data"], found["ends_ms"], found["now_ms"]), found["size"])
-
-        return await self._look(look)
-
-    async def scan(self, after: str, prefix: str, limit: int) -> tuple[list[str], str]:
-        """See `Rows`."""
-
-        async def look(connection: Any) -> tuple[list[str], str]:
-            found = await connection.fetch(statements.SCAN, after, prefix, prefix + "\U0010ffff", limit)
-            keys = [each["key"] for each in found if each["lives"]]
-            return keys, found[-1]["key"] if len(found) == limit else ""
-
-        return await self._look(look)
-
-    async def check(self) -> list[str]:
-        """See `Rows`. Raises `CacheUnsupported` for a server, a role or a table that can't hold records."""
-
-        async def look(connection: Any) -> tuple[Any, str]:
-            found = await connection.fetchrow(statements.LOOK)
-            return found, (await connection.fetchval(statements.RIGHTS) or "") if found["is_there"] else ""
-
-        found, missing = await self._look(look)
-        if found["version"] < statements.LEAST_VERSION:
-            raise CacheUnsupported("records need PostgreSQL 13 or newer")
-        if found["is_standby"] and not self._was_primary:
-            raise CacheUnsupported("the cache's URL names a standby, which takes no records: name the primary")
-        if not found["is_there"]:
-            raise CacheUnsupported(f"the table oncegate_records is not there: {_TABLE}")
-        schema = (found["mark"] or "").removeprefix(statements.MARK)
-        if schema.isdecimal() and int(schema) > statements.SCHEMA:
-            raise CacheUnsupported(
-                f"oncegate_records is of a newer oncegate (schema {schema}, this one knows {statements.SCHEMA})"
-            )
-        if missing:
-            raise CacheUnsupported(f"the database's user lacks {missing} on oncegate_records: GRANT it")
-        self._was_primary = True
-        advice = []
-        if found["fsync"] == "off":
-            advice.append("PostgreSQL runs with fsync = off: a power cut damages it, or loses what was promised")
-        if found["synchronous_commit"] == "off":
-            advice.append("synchronous_commit is off: a crash of the server loses the last records, and their commands run again")
-        return advice
-
-    async def create(self) -> None:
-        """Make the table, where it is not there yet. Raises `CacheError`."""
-
-        async def look(connection: Any) -> None:
-            await connection.execute(statements.TABLES)
-
-        await self._look(look)
-
-    def _sweep(self) -> None:
-        async def look(connection: Any) -> int:
-            done: str = await connection.execute(statements.SWEEP, _SWEEP_STEP)
-            return int(done.rpartition(" ")[2])
-
-        def swept(reply: Any) -> None:
-            pause = _SWEEP_ON if reply == _SWEEP_STEP else _SWEEP_PAUSE
-            if self._sweeping is not None:
-                self._sweeping = self._loop.call_later(pause, self._sweep)
-
-        self._others.put(look, swept)
-
-    async def _look(self, look: Callable[[Any], Awaitable[Made]]) -> Made:
-        reply: asyncio.Future[Any] = self._loop.create_future()
-        self._others.put(look, lambda answer: set_reply(reply, answer))
-        try:
-            async with asyncio.timeout(2 * self._timeout):
-                answer = await reply
-        except TimeoutError:
-            raise CacheUnavailable("PostgreSQL did not answer in time") from None
-        if isinstance(answer, Exception):
-            raise answer
-        made: Made = answer
-        return made
-
-    async def close(self) -> None:
-        """See `Rows`."""
-        if self._sweeping is not None:
-            self._sweeping.cancel()
-            self._sweeping = None
-        await self._claims.close()
-        await self._others.close()

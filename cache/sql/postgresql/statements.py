@@ -1,7 +1,7 @@
 """The statements on a table of records. Each carries many swaps, commits by itself, and holds no lock beyond its end.
 
 All instants are Unix ms by the server's ``clock_timestamp()``, read anew for each row that is judged: a claim that comes late, or
-waits for a lock, isn't made. Rows are inserted and locked in the order of their keys, so that no two statements wait for each other.
+waits for a lock, isn't made. Rows are inserted and locked in the order of their keys: no two statements wait for each other.
 ``LATERAL ... OFFSET 0``: each key is looked up by the index, whatever the planner takes the table's size for.
 """
 
@@ -41,8 +41,10 @@ WITH given AS (
 )
 SELECT g.key, EXISTS (SELECT FROM made m WHERE m.key = g.key) AS made, r.data, r.ends_ms, {NOW} AS now_ms
 FROM given g LEFT JOIN LATERAL (SELECT data, ends_ms FROM oncegate_records WHERE key = g.key OFFSET 0) r ON true"""
-"""$1 keys, $2 bytes, $3 times to live (ms), $4 instants after which it is too late (0: none). What is in the way is as it was when
-the statement began: a row that is neither made nor there came in between, and is read again. A replay writes nothing."""  # fmt: skip
+"""$1 keys, $2 bytes, $3 times to live (ms), $4 instants after which it is too late (0: none).
+
+What is in the way is as it was when the statement began: a row that is neither made nor there came in between, and is read again.
+A replay writes nothing."""
 
 SWAP: Final = f"""\
 WITH given AS (
@@ -66,8 +68,8 @@ WITH given AS (
 SELECT g.key, EXISTS (SELECT FROM changed m WHERE m.key = g.key) OR EXISTS (SELECT FROM removed m WHERE m.key = g.key) AS made,
     r.data, r.ends_ms, {NOW} AS now_ms
 FROM given g LEFT JOIN LATERAL (SELECT data, ends_ms FROM oncegate_records WHERE key = g.key OFFSET 0) r ON true"""
-"""$1 keys, $2 what is expected (`Expected`), $3 its bytes, $4 its end, $5 new bytes (null: as they are), $6 times to live (0: the row
-goes), $7 as $4 of a claim."""
+"""$1 keys, $2 what is expected (`Expected`), $3 its bytes, $4 its end, $5 new bytes (null: as they are), $6 times to live (0: the
+row goes), $7 as $4 of a claim."""
 
 READ: Final = f"""\
 SELECT g.key, false AS made, r.data, r.ends_ms, {NOW} AS now_ms FROM unnest($1::text[]) AS g (key)
@@ -100,6 +102,7 @@ SELECT string_agg(p, ', ') FROM unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELE
 WHERE NOT has_table_privilege('oncegate_records', p)"""
 
 SESSION: Final = (
-    "SET statement_timeout = {milliseconds}; SET jit = off; SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; SET enable_bitmapscan = off"
+    "SET statement_timeout = {milliseconds}; SET jit = off; SET enable_seqscan = off; SET enable_bitmapscan = off; "
+    "SET enable_hashjoin = off; SET enable_mergejoin = off"
 )
 """A plan is kept from when the table was small, and serves it when it is large. What waits for a lock ends by itself."""

@@ -10,9 +10,7 @@ class SteadyClock:
     ``wall`` and ``steady`` tell seconds; the second one never goes back. Threads may share it.
     """
 
-    def __init__(
-        self, wall: Callable[[], float] = time.time, steady: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, wall: Callable[[], float] = time.time, steady: Callable[[], float] = time.monotonic) -> None:
         self._wall = wall
         self._steady = steady
         self._seen = (0, 0.0)

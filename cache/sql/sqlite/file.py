@@ -306,9 +306,13 @@ class SqliteFile:
         advice = []
         kind = remote_file_system(self.address.path)
         if kind:
-            advice.append(f"the file of records is on a network file system ({kind}), whose locks may not hold: use a local disk")
+            advice.append(
+                f"the file of records is on a network file system ({kind}), whose locks may not hold: use a local disk"
+            )
         if not self._has_room():
-            advice.append(f"less than {LEAST_FREE_BYTES >> 20} MiB are free for the file of records: new keys are refused")
+            advice.append(
+                f"less than {LEAST_FREE_BYTES >> 20} MiB are free for the file of records: new keys are refused"
+            )
         return advice
 
 

@@ -20,6 +20,10 @@ _GLANCE: Final = (
     " FROM clock c LEFT JOIN records r ON r.key = ?"
 )
 
+_PART: Final = (
+    "SELECT CASE WHEN ?1 < 0 THEN data ELSE substr(data, 1, ?1) END, length(data), ends_ms FROM records WHERE key = ?2"
+)
+
 
 class SqliteRows:
     """See `oncegate.cache.sql.rows.Rows`."""
@@ -68,7 +72,9 @@ class SqliteRows:
 
     def _disconnect(self) -> None:
         reader, self._reader = self._reader, None
-        if reader is not None and reader in self._file.readers:  # else it is of the process that this one was forked from
+        if (
+            reader is not None and reader in self._file.readers
+        ):  # else it is of the process that this one was forked from
             self._file.readers.remove(reader)
             reader.close()
 
@@ -84,9 +90,7 @@ class SqliteRows:
         """See `Rows`."""
 
         def look(connection: sqlite3.Connection, now_ms: int) -> tuple[Row, int] | None:
-            part = "substr(data, 1, ?)" if most else "data"
-            terms = (most, key) if most else (key,)
-            found = connection.execute(f"SELECT {part}, length(data), ends_ms FROM records WHERE key = ?", terms).fetchone()  # noqa: S608 - one of two constants
+            found = connection.execute(_PART, (most or -1, key)).fetchone()
             if found is None or found[2] <= now_ms:
                 return None
             return Row(found[0], found[2], now_ms), found[1]

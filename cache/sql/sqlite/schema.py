@@ -25,7 +25,9 @@ _TABLES: Final = (
     "INSERT INTO clock VALUES (0)",
 )
 
-_REMOTE: Final = frozenset("nfs nfs4 cifs smb smb2 smb3 smbfs 9p afs ceph glusterfs fuse.sshfs fuse.glusterfs lustre ncpfs".split())
+_REMOTE: Final = frozenset(
+    ("nfs", "nfs4", "cifs", "smb", "smb2", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "fuse.sshfs")
+)
 
 
 class SqliteAddress:
@@ -40,7 +42,9 @@ class SqliteAddress:
         parts = urlsplit(url)
         path = unquote(parts.path.removeprefix("/"))
         if parts.netloc or not parts.path.startswith("/"):
-            raise ValueError("sqlite:// takes three slashes and a file: sqlite:///records.db, or four for an absolute path")
+            raise ValueError(
+                "sqlite:// takes three slashes and a file: sqlite:///records.db, or four for an absolute path"
+            )
         if not path or path.endswith("/") or path == ":memory:" or "\0" in path:
             raise ValueError("sqlite:/// takes the path of a file: sqlite:///records.db (in memory: memory://)")
         options = parse_qs(parts.query, keep_blank_values=True)
@@ -48,7 +52,9 @@ class SqliteAddress:
         if options or parts.fragment:
             raise ValueError("sqlite:/// takes one option, durability=process")
         if durability not in ("disk", "process"):
-            raise ValueError("durability is disk (the default: a commit survives a power cut) or process (a kill alone)")
+            raise ValueError(
+                "durability is disk (the default: a commit survives a power cut) or process (a kill alone)"
+            )
         self.path = Path(path).absolute()
         self.synchronous = "FULL" if durability == "disk" else "NORMAL"
 
@@ -62,7 +68,9 @@ def prepare(address: SqliteAddress) -> None:
     if not folder.is_dir():
         raise CacheUnsupported(f"{folder} is no folder: make it, or name another one in the cache's URL")
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise CacheUnsupported(f"{folder} can't be written to, and SQLite writes files beside the records: chown or chmod it")
+        raise CacheUnsupported(
+            f"{folder} can't be written to, and SQLite writes files beside the records: chown or chmod it"
+        )
     if address.path.is_dir():
         raise CacheUnsupported(f"{address.path} is a folder: the cache's URL names a file")
     os.close(os.open(address.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))

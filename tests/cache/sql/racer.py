@@ -1,7 +1,7 @@
 """A process whose callers claim the same keys as those of others: ``python -m tests.cache.sql.racer URL KEYS CALLERS SEED LOG``.
 
-Each claim that is won, and each success that is recorded, is a line of ``LOG`` before anything else happens. It ends once every key
-has succeeded.
+Each claim that is won, and each success that is recorded, is a line of ``LOG`` before anything else happens. It ends once every
+key has succeeded.
 """
 
 import asyncio

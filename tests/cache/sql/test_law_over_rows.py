@@ -4,9 +4,8 @@
 Time is given to the databases, so that both sides stand at the same millisecond.
 """
 
-import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from typing import Any
 import asyncpg
 import pytest
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from oncegate.cache import transitions
 from oncegate.cache.record import ClaimRequest, Record
@@ -160,9 +158,14 @@ async def test_the_law_holds_over_rows_of_postgresql(
 ) -> None:
     address = f"postgresql://postgres@127.0.0.1:{records_server.port}/{records_server.database()}"
     for kind, statement in postgresql._STATEMENTS.items():
-        monkeypatch.setitem(postgresql._STATEMENTS, kind, statement.replace(statements.NOW, "(SELECT ms FROM test_clock)"))
+        monkeypatch.setitem(
+            postgresql._STATEMENTS, kind, statement.replace(statements.NOW, "(SELECT ms FROM test_clock)")
+        )
+    monkeypatch.setattr(statements, "SWEEP", statements.SWEEP.replace(statements.NOW, "(SELECT ms FROM test_clock)"))
     connection = await asyncpg.connect(address)
-    await connection.execute(f"{statements.TABLES}; CREATE TABLE test_clock (ms bigint); INSERT INTO test_clock VALUES (0)")
+    await connection.execute(
+        f"{statements.TABLES}; CREATE TABLE test_clock (ms bigint); INSERT INTO test_clock VALUES (0)"
+    )
     side = InPostgres(address, "", connection)
 
     async def opened(key: str) -> Side:

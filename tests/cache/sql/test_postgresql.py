@@ -10,6 +10,7 @@ import pytest
 
 from oncegate.cache.errors import CacheFull, CacheRefused, CacheUnavailable, CacheUnsupported
 from oncegate.cache.record import Claim, ClaimRequest, Record, State, StoredResponse
+from oncegate.cache.sql.postgresql import rows as rows_module
 from oncegate.cache.sql.postgresql import server as module
 from oncegate.cache.sql.postgresql import statements
 from oncegate.cache.sql.store import SqlCache
@@ -34,7 +35,9 @@ def url(server: PostgreSQLServer, database: str, user: str = "postgres") -> str:
 
 
 @asynccontextmanager
-async def opened(server: PostgreSQLServer, database: str, timeout: float = 30, options: str = "") -> AsyncIterator[SqlCache]:
+async def opened(
+    server: PostgreSQLServer, database: str, timeout: float = 30, options: str = ""
+) -> AsyncIterator[SqlCache]:
     cache = SqlCache.from_url(url(server, database) + options, timeout=timeout)
     yield cache
     await cache.close()
@@ -83,7 +86,10 @@ async def test_settings_that_lose_commits_are_warned_of(records_server: PostgreS
     records_server.execute(f"ALTER DATABASE {database} SET synchronous_commit = off", database)
     async with opened(records_server, database) as cache:
         advice = await cache.check()
-        assert [line.split(" ")[0] for line in advice] == ["PostgreSQL", "synchronous_commit"]  # the tests' server has fsync off
+        assert [line.split(" ")[0] for line in advice] == [
+            "PostgreSQL",
+            "synchronous_commit",
+        ]  # the tests' server has fsync off
 
 
 async def test_a_server_that_is_not_there_is_an_outage_in_time(records_server: PostgreSQLServer) -> None:
@@ -108,7 +114,10 @@ async def test_a_replay_writes_nothing(records_server: PostgreSQLServer, databas
             assert (await claim(cache, "a:key", RETRY)).record.response == RESPONSE
         after = records_server.execute("SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint", database)
         assert after[0][0] - xid[0][0] < 20  # of other tests' transactions
-        assert records_server.execute("SELECT n_tup_ins, n_tup_upd, n_tup_del FROM pg_stat_user_tables", database) == before
+        assert (
+            records_server.execute("SELECT n_tup_ins, n_tup_upd, n_tup_del FROM pg_stat_user_tables", database)
+            == before
+        )
 
 
 async def test_what_waits_goes_as_one_statement(records_server: PostgreSQLServer, database: str) -> None:
@@ -141,7 +150,9 @@ async def test_statements_that_take_the_same_keys_in_other_orders_do_not_wait_fo
             there = asyncio.gather(*(claim(first, key, RETRY, 1) for key in keys))
             back = asyncio.gather(*(claim(second, key, RETRY, 1) for key in reversed(keys)))
             await asyncio.gather(there, back)
-        dead = records_server.execute("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()", database)
+        dead = records_server.execute(
+            "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()", database
+        )
         assert dead == [(0,)]
 
 
@@ -152,7 +163,9 @@ async def test_no_lock_outlives_a_statement(records_server: PostgreSQLServer, da
         watching = asyncio.Event()
 
         async def watch() -> None:
-            statement = "SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in transaction%%' AND datname = %s"
+            statement = (
+                "SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in transaction%%' AND datname = %s"
+            )
             with psycopg.connect(url(records_server, database), autocommit=True) as connection:
                 while not watching.is_set():
                     found = connection.execute(statement, (database,)).fetchone()
@@ -183,7 +196,7 @@ async def test_a_row_that_is_over_and_not_swept_is_claimed_as_a_first_attempt(
 async def test_rows_that_are_over_are_swept(
     records_server: PostgreSQLServer, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_SWEEP_PAUSE", 0.05)
+    monkeypatch.setattr(rows_module, "_SWEEP_PAUSE", 0.05)
     records_server.execute(
         "INSERT INTO oncegate_records SELECT 'old:' || n, '', n FROM generate_series(1, 2500) AS n", database
     )

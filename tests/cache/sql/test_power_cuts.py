@@ -1,4 +1,4 @@
-"""A power cut after any commit: a file system that forgets what was not synced, by apsw. What was answered is there afterwards."""
+"""A power cut after any commit: a file system that forgets what was not synced, by apsw. What was answered is there after it."""
 
 import os
 import random
@@ -123,7 +123,9 @@ async def lost_by_cuts(path: Path, options: str, folders: Iterator[Path], cuts: 
         with closing(sqlite3.connect(folder / path.name)) as left:
             assert left.execute("PRAGMA integrity_check").fetchone() == ("ok",)
             tables = left.execute("SELECT count(*) FROM sqlite_master").fetchone()
-            found = left.execute("SELECT key FROM records WHERE substr(data, 2, 1) = X'53'").fetchall() if tables[0] else []
+            found = (
+                left.execute("SELECT key FROM records WHERE substr(data, 2, 1) = X'53'").fetchall() if tables[0] else []
+            )
             lost += len(set(told) - {key for (key,) in found})
     await cache.close()
     return lost

@@ -71,9 +71,7 @@ def test_no_key_is_won_twice_and_no_attempt_is_skipped(url: str, tmp_path: Path)
     assert set(successes.values()) == {1}
 
 
-@pytest.mark.parametrize(
-    ("processes", "keys", "kills"), [(2, 40, 3), pytest.param(4, 300, 10, marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize(("processes", "keys", "kills"), [(2, 40, 3), pytest.param(4, 300, 10, marks=pytest.mark.long)])
 def test_no_key_is_won_twice_while_processes_are_killed(
     url: str, tmp_path: Path, processes: int, keys: int, kills: int
 ) -> None:

@@ -7,8 +7,8 @@ import sqlite3
 import stat
 import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -21,7 +21,6 @@ from oncegate.cache.sql.sqlite.file import SqliteFile
 from oncegate.cache.sql.sqlite.rows import SqliteRows
 from oncegate.cache.sql.sqlite.schema import SCHEMA, SqliteAddress, remote_file_system
 from oncegate.cache.sql.store import SqlCache
-from testing.servers import bound
 from testing.waiting import until
 
 PRINT = b"p" * 16
@@ -57,8 +56,9 @@ async def succeeded(cache: SqlCache, key: str) -> None:
 async def test_the_file_and_what_is_beside_it_are_their_owners_alone(tmp_path: Path) -> None:
     async with opened(tmp_path / "records.db") as cache:
         await succeeded(cache, "a:key")
-        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
-        assert modes == dict.fromkeys(("records.db", "records.db-wal", "records.db-shm"), 0o600)
+        names = ("records.db", "records.db-wal", "records.db-shm")
+        modes = {name: stat.S_IMODE(os.stat(tmp_path / name).st_mode) for name in names}  # noqa: PTH116 - asyncio's own rule
+        assert modes == dict.fromkeys(names, 0o600)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,9 @@ async def test_a_missing_folder_is_named(tmp_path: Path) -> None:
 
 def test_a_network_file_system_is_known(tmp_path: Path) -> None:
     mounts = tmp_path / "mounts"
-    mounts.write_text("/dev/a / ext4 rw 0 0\nserver:/x /srv/re\\040mote nfs4 rw 0 0\n/dev/b /srv/re\\040mote/local xfs rw 0 0\n")
+    mounts.write_text(
+        "/dev/a / ext4 rw 0 0\nserver:/x /srv/re\\040mote nfs4 rw 0 0\n/dev/b /srv/re\\040mote/local xfs rw 0 0\n"
+    )
     assert remote_file_system(Path("/srv/re mote/records.db"), str(mounts)) == "nfs4"
     assert remote_file_system(Path("/srv/re mote/local/records.db"), str(mounts)) == ""
     assert remote_file_system(Path("/var/records.db"), str(mounts)) == ""
@@ -148,12 +150,14 @@ connection.execute("COMMIT")
 """
 
 
-async def test_while_a_process_is_stopped_within_a_commit_replays_go_on_and_new_keys_are_refused(tmp_path: Path) -> None:
+async def test_while_a_process_is_stopped_within_a_commit_replays_go_on_and_new_keys_are_refused(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "records.db"
     async with opened(path, timeout=0.5) as cache:
         await succeeded(cache, "a:key")
         command = [sys.executable, "-c", STOPPED_IN_COMMIT, str(path)]
-        holder = subprocess.Popen(bound(*command), stdout=subprocess.PIPE)
+        holder = await asyncio.to_thread(subprocess.Popen, command, stdout=subprocess.PIPE)
         assert holder.stdout is not None
         assert await asyncio.to_thread(holder.stdout.readline) == b"holds\n"
         refused = asyncio.ensure_future(claim(cache, "b:key"))
@@ -194,7 +198,10 @@ async def test_what_waits_goes_together(tmp_path: Path) -> None:
             connection.execute("COMMIT")
             await asyncio.gather(*claims)
             assert connection.execute("PRAGMA data_version").fetchone() != before
-            assert connection.execute("SELECT count(DISTINCT ends_ms) FROM records WHERE key LIKE 'a:%'").fetchone()[0] <= 3
+            assert (
+                connection.execute("SELECT count(DISTINCT ends_ms) FROM records WHERE key LIKE 'a:%'").fetchone()[0]
+                <= 3
+            )
 
 
 # -- forks -------------------------------------------------------------------------------------------------------------
@@ -235,7 +242,9 @@ loop.run_until_complete(cache.close())
 
 
 def test_no_connection_crosses_a_fork(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", FORKED, str(tmp_path / "records.db")], capture_output=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED, str(tmp_path / "records.db")], capture_output=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr.decode()
 
 
@@ -315,24 +324,27 @@ async def test_a_disk_with_little_room_takes_outcomes_and_no_new_keys(
         assert (await claim(cache, "a:key")).record.response == RESPONSE
 
 
+@contextmanager
+def small_disk(folder: Path) -> Iterator[None]:
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(folder)], check=True)
+    yield
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="only root mounts a file system")
 async def test_a_full_disk_is_an_outage_and_replays_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LEAST_FREE_BYTES", 0)  # the disk itself is to say so
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(tmp_path)], check=True)
-    try:
+    with small_disk(tmp_path):
         async with opened(tmp_path / "records.db") as cache:
             await succeeded(cache, "a:key")
             with suppress(OSError), (tmp_path / "filler").open("wb", buffering=0) as filler:
                 while filler.write(b"\0" * 4096):
                     pass
             with pytest.raises(CacheUnavailable, match=r"disk|SQLITE_IOERR"):
-                for number in range(1000):
-                    await claim(cache, f"b:{number}")
+                await asyncio.gather(*(claim(cache, f"b:{number}") for number in range(1000)))
             assert (await claim(cache, "a:key")).record.response == RESPONSE
             (tmp_path / "filler").unlink()
             assert (await claim(cache, "c:key")).won
-    finally:
-        subprocess.run(["umount", "-l", str(tmp_path)], check=True)
 
 
 async def test_a_file_that_cannot_be_written_to_serves_replays(tmp_path: Path) -> None:
@@ -351,8 +363,8 @@ async def test_a_file_that_is_removed_in_use_is_noticed(tmp_path: Path, caplog: 
     path = tmp_path / "records.db"
     async with opened(path) as cache:
         await succeeded(cache, "a:key")
-        for each in tmp_path.iterdir():
-            each.unlink()
+        for name in ("records.db", "records.db-wal", "records.db-shm"):
+            (tmp_path / name).unlink()
         assert (await claim(cache, "b:key")).won
         await until(lambda: path.exists())
         with closing(sqlite3.connect(path)) as connection:
