@@ -4,10 +4,10 @@ Strategy. Who waits is answered when its time-out is over, whatever the database
 same, since a claim may be won after its caller has left: that one is given to ``adopt``, or given back.
 
 A claim whose answer was lost is sent again under its token while its caller waits; the law knows its own. Once the caller has
-left it is withdrawn: each claim carries the instant after which the database doesn't begin it any more, and a statement that waits
-for a lock is ended by the server after another time-out. From then on whether it was made can be read, for good. So a withdrawal
-waits for that, and is repeated until the database has answered it. Until then no other call of this
-process on its key is sent: none can arrive before what came first.
+left it is withdrawn. Each claim carries the instant after which the database doesn't begin it any more, and a statement that waits
+for a lock is ended by the server after another time-out: from then on whether it was made can be read, for good. So a withdrawal
+waits for that, and is repeated until the database has answered it. Until then no other call of this process on its key is sent:
+none can arrive before what came first.
 """
 
 import asyncio

@@ -148,7 +148,7 @@ async def test_the_law_holds_over_rows_of_sqlite(tmp_path: Path) -> None:
         return side
 
     try:
-        await compare(opened, 300)
+        await compare(opened, 120)
     finally:
         await side.cache.close()
 
@@ -173,7 +173,7 @@ async def test_the_law_holds_over_rows_of_postgresql(
         return side
 
     try:
-        await compare(opened, 300)
+        await compare(opened, 120)
     finally:
         await side.cache.close()
         await connection.close()
