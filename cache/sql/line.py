@@ -4,9 +4,9 @@ Strategy. Who waits is answered when its time-out is over, whatever the database
 same, since a claim may be won after its caller has left: that one is given to ``adopt``, or given back.
 
 A claim whose answer was lost is sent again under its token while its caller waits; the law knows its own. Once the caller has
-left it is withdrawn. Each claim carries the instant after which the database doesn't begin it any more, and a statement that waits
-for a lock is ended by the server after another time-out: from then on whether it was made can be read, for good. So a withdrawal
-waits for that, and is repeated until the database has answered it. Until then no other call of this process on its key is sent:
+left it is withdrawn. Each claim carries the instant after which the database doesn't begin it any more, and a statement that
+waits for a lock is ended by the server after another time-out: from then on whether it was made can be read, for good. So a
+withdrawal waits for that, and is repeated until the database has answered it. Until then no other call of this process on its key is sent:
 none can arrive before what came first.
 """
 
@@ -218,14 +218,38 @@ class Line:
             self._end(call.decision.key)
 
     def _end(self, key: str) -> None:
-        """The next call on the key begins."""
+        """The next call on the key begins. Where several wait, one read is for all of them: retries often come together."""
         behind = self._busy[key]
-        while behind:
+        while behind and behind[0].is_over:
+            behind.popleft()
+        if not behind:
+            del self._busy[key]
+        elif len(behind) == 1:
+            self._begin(behind.popleft())
+        else:
+            # Only for those that wait already: to who comes later, what is read now may be old.
+            self.rows.put(Read(key), partial(self._read_for_all, key, len(behind)))
+
+    def _read_for_all(self, key: str, count: int, reply: Reply) -> None:
+        """Answer those of the first ``count`` calls that write nothing, up to the one that does: it changes what was read."""
+        behind = self._busy[key]
+        for _ in range(count):
             call = behind.popleft()
-            if not call.is_over:
-                self._begin(call)
+            if call.is_over:
+                continue
+            if isinstance(reply, Found) and not call.decision.takes_long(reply):
+                step = _next_step(call.decision, reply)
+                if step is None or isinstance(step, Exception):
+                    call.answer(call.decision.answer if step is None else step)
+                    continue
+                self._until(call)
+                self._put(call, _timed(step, call.decision.until_ms))
                 return
-        del self._busy[key]
+            if isinstance(reply, Found):
+                self._replied(call, reply)
+                return
+            call.answer(reply)
+        self._end(key)
 
     # -- withdrawn ----------------------------------------------------------------------------------------------------
 

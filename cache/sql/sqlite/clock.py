@@ -23,7 +23,10 @@ class SteadyClock:
         self._seen = (now_ms, steady)
         return now_ms
 
-    def saw(self, instant_ms: int) -> None:
-        """Another process of this machine has been at this instant."""
-        if instant_ms > self.now_ms():
+    def now_after(self, instant_ms: int) -> int:
+        """The same, where another process of this machine has been at ``instant_ms``."""
+        now_ms = self.now_ms()
+        if instant_ms > now_ms:
             self._seen = (instant_ms, self._steady())
+            return instant_ms
+        return now_ms

@@ -230,8 +230,7 @@ class SqliteFile:
 
     def _looked(self, step: "Step | Look") -> Any:
         connection = self._open()
-        self.clock.saw(_instant(connection))
-        now_ms = self.clock.now_ms()
+        now_ms = self.clock.now_after(_instant(connection))
         if isinstance(step, Read | Swap):
             return _find(connection, step.key, now_ms)
         return step(connection, now_ms)
@@ -254,8 +253,7 @@ class SqliteFile:
 
     def _swap_all(self, connection: sqlite3.Connection, swaps: Sequence[Swap]) -> list[Reply]:
         known_ms = _instant(connection)
-        self.clock.saw(known_ms)
-        now_ms = self.clock.now_ms()
+        now_ms = self.clock.now_after(known_ms)
         replies: list[Reply] = []
         for swap in swaps:
             # Only a claim has an instant.

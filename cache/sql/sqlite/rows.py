@@ -50,8 +50,7 @@ class SqliteRows:
         if found is None:
             return None
         instant_ms, is_nothing, data, ends_ms = found
-        file.clock.saw(instant_ms)
-        now_ms = file.clock.now_ms()
+        now_ms = file.clock.now_after(instant_ms)
         if is_nothing:
             return Found(False, None, now_ms)
         return None if data is None else Found(False, Row(data, ends_ms, now_ms), now_ms)

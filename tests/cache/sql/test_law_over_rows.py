@@ -69,7 +69,7 @@ class Side:
 
 class InSqlite(Side):
     def __init__(self, path: Path, key: str) -> None:
-        clock = SteadyClock(lambda: self.now_ms / 1000, lambda: 0.0)
+        clock = SteadyClock(lambda: (self.now_ms + 0.5) / 1000, lambda: 0.0)  # half: floats are cut off
         file = SqliteFile(SqliteAddress(f"sqlite:///{path}"), 30, clock)
         super().__init__(SqlCache(lambda loop: SqliteRows(file, loop, 30), timeout=30, closed=file.close), key)
         self._path = path
