@@ -6,8 +6,8 @@ same, since a claim may be won after its caller has left: that one is given to `
 A claim whose answer was lost is sent again under its token while its caller waits; the law knows its own. Once the caller has
 left it is withdrawn. Each claim carries the instant after which the database doesn't begin it any more, and a statement that
 waits for a lock is ended by the server after another time-out: from then on whether it was made can be read, for good. So a
-withdrawal waits for that, and is repeated until the database has answered it. Until then no other call of this process on its key is sent:
-none can arrive before what came first.
+withdrawal waits for that, and is repeated until the database has answered it. Until then no other call of this process on its
+key is sent: none can arrive before what came first.
 """
 
 import asyncio
