@@ -138,14 +138,16 @@ def _submitter(settings: GatewaySettings, cache: Cache, metrics: Metrics) -> "Su
     if all(route.mode == "sync" for route in settings.routes):
         return None
     from oncegate.app.commands.submit import Submitter  # not needed, so not loaded, where nothing is submitted
-    from oncegate.cache.redis.store import RedisCache
+    from oncegate.cache.redis.client import client_of
 
-    if not isinstance(cache, RedisCache):
+    client = client_of(cache)
+    if client is None:
         raise ValueError("an asynchronous route needs a Redis")
     numbered = [route.settings(settings.idempotency) for route in settings.routes if route.aggregate is not None]
     return Submitter(
-        cache,
+        client,
         settings.namespace,
+        encryption=settings.encryption(),
         prefix=settings.prefix,
         limit=settings.stream_limit,
         # As long as the record of an acceptance, and as the doubt where there is none.

@@ -26,11 +26,10 @@ from oncegate.app.settings.gateway import GatewaySettings, redact
 from oncegate.app.telemetry import logs
 from oncegate.cache.backoff import Backoff
 from oncegate.cache.errors import CacheError, CacheUnavailable
-from oncegate.cache.redis.store import RedisCache
-from oncegate.cache.redis.streams.client import StreamClient
+from oncegate.cache.redis.streams.commands import stream_client
 from oncegate.cache.redis.streams.group import Group, LetterLimits
 from oncegate.cache.redis.streams.stream import CommandStream
-from oncegate.cache.store import Cache
+from oncegate.cache.store import Cache, KeepsSubmissions
 from oncegate.middleware.admission.observe import Watch
 from oncegate.middleware.consumers.delivery import SubscriptionSettings
 from oncegate.middleware.consumers.subscription import Subscription
@@ -154,7 +153,7 @@ def _maintenance(settings: GatewaySettings, executor: Executor) -> AbstractAsync
 async def _work(
     settings: GatewaySettings,
     executor: Executor,
-    cache: RedisCache,
+    cache: KeepsSubmissions,
     maintenance: AbstractAsyncContextManager[None],
     metrics: Watch | None,
     pages: "Pages | None",
@@ -163,8 +162,8 @@ async def _work(
     worker_settings, lease = settings.worker, settings.idempotency.lease
     name = f"{worker_settings.name or socket.gethostname()}/{os.getpid()}-{secrets.token_hex(3)}"
     timeout = max(STREAM_TIMEOUT, settings.cache_timeout)
-    client = StreamClient(settings.cache, timeout=timeout)
-    reading = StreamClient(settings.cache, timeout=timeout + BLOCK_MS / 1000)
+    client = stream_client(settings.cache, timeout=timeout)
+    reading = stream_client(settings.cache, timeout=timeout + BLOCK_MS / 1000)
     stream = CommandStream(client, settings.namespace, worker_settings.stream)
     limits = LetterLimits(worker_settings.max_dead_letters, round(worker_settings.dead_letter_ttl * 1000))
     cache.past_maxmemory = True  # each command that is executed leaves the stream
@@ -197,7 +196,7 @@ async def _work(
             prefix=settings.prefix,
             ttl=settings.idempotency.ttl,
         ),
-        encryption=cache.encryption,
+        encryption=settings.encryption(),
     )
     worker = Worker(
         Group(stream, reading, worker_settings.consumer_name, name, limits),
@@ -225,8 +224,8 @@ async def _work(
         return left, FAILED if worker.ended_by_handler else 0
 
 
-def _in_redis(cache: Cache) -> RedisCache:
-    if not isinstance(cache, RedisCache):
+def _in_redis(cache: Cache) -> KeepsSubmissions:
+    if not isinstance(cache, KeepsSubmissions):
         raise WorkerRefused("cache: a worker needs the Redis that the gateway uses")
     return cache
 

@@ -104,9 +104,9 @@ _CHECK_AT: Final = len('"S":"')
 _LENGTH_AT: Final = _CHECK_AT + _CHECK_BYTES
 _RETENTION_AT: Final = 38
 _FOUND_AT: Final = 46
-_RESTORED: Final = (b"", b'{"a":1}')
-"""What a release leaves of the members, unsealed (``redis/lua/release.lua``)."""
-_OWN_NAMES: Final = frozenset([each.name.encode() for each in RECORD_MEMBERS])
+_OWN_NAMES: Final = frozenset([each.name for each in RECORD_MEMBERS])
+_OWN_BEGINS: Final = tuple([b'{"%b":' % name.encode() for name in _OWN_NAMES])
+"""What an object begins with that has members of the record's own."""
 _COMMON: Final = tuple([each for each in TRACE_MEMBERS if each.part not in TIMES])
 _own_parts: Final[Callable[[object], Any]] = attrgetter(*[each.part for each in RECORD_MEMBERS])
 _common_parts: Final[Callable[[object], Any]] = attrgetter(*[each.part for each in _COMMON])
@@ -119,7 +119,8 @@ def encode_claim(request: ClaimRequest) -> bytes:
     if len(token) != TOKEN_BYTES or len(fingerprint) != FINGERPRINT_BYTES:
         raise ValueError("a claim needs a 16-byte token and a 16-byte fingerprint")
     first, common, check = _common_of_flight(request.retention_ms, _own_parts(request), _common_parts(trace))
-    owner, times = token + fingerprint, _times(trace)
+    begun, owner = trace.begun_at_ms, token + fingerprint
+    times = b'"b":%d,' % begun if begun and trace.took_ms is None else _times(trace)
     check = crc32(owner, crc32(times, check))
     return b'\x01I%b%b%b%b"I":"%b"}' % (owner, first, common, times, b2a_hex(_CHECK.pack(check)))  # 1 is the version
 
@@ -134,7 +135,7 @@ def encode(record: Record, encryption: Encryption | None = None, key: bytes = b"
     if state is _IN_FLIGHT:
         return _encode_flight(record)
     code, token, fingerprint, attempt = STATE_CODES[state], record.token, record.fingerprint, record.attempt
-    own, common = _own_members(_own_parts(record)), _common_members(_common_parts(trace))
+    own, common = _common_members(_own_parts(record), _common_parts(trace))
     if response is None:
         begin = b"%b{%b%b%b" % (
             _OUTCOME.pack(VERSION, code, token, fingerprint, attempt, 0),
@@ -224,24 +225,7 @@ def _decode(
         apart = data[_OUTCOME_BYTES:]
         _check_alone(data, apart, code, token)
         return _with_members(Record(state, token, fingerprint, attempt), apart, traced)
-    packed, body = _sealed_parts(data, _OUTCOME_BYTES + length, code, size)
-    if size < 0 and not traced and (plain := _plain_response(packed, body)) is not None:
-        return Record(state, token, fingerprint, attempt, plain)
-    head, body = _opened(orjson.loads(packed), body, size, encryption, key, token)
-    headers = tuple([(name.encode("latin-1"), value.encode("latin-1")) for name, value in head["h"]])
-    if size >= 0:  # the seal of what isn't whole proves nothing
-        _check_numbers(head["s"], head["t"])
-    response = stored_response(head["s"], headers, None if "o" in head else body, head["t"])
-    record = _with_own(Record(state, token, fingerprint, attempt, response), head)
-    if traced:
-        record.trace = trace_of(head)
-        if record.trace.took_ms is not None:
-            record.trace.begun_at_ms = head["t"] - record.trace.took_ms
-    return record
-
-
-def _sealed_parts(data: bytes, end: int, code: bytes, size: int) -> tuple[bytes, bytes]:
-    """The head, which ends at ``end``, and the body of a response. Raises ``ValueError`` where they are not what was sealed."""
+    end = _OUTCOME_BYTES + length
     if end > len(data):
         raise ValueError("cut short")
     packed, body = data[_OUTCOME_BYTES:end], data[end:]
@@ -254,12 +238,28 @@ def _sealed_parts(data: bytes, end: int, code: bytes, size: int) -> tuple[bytes,
         whole = packed[sealed + _CHECK_AT :] == b'%08x%d"}' % (check, len(body))
     if not whole:
         raise ValueError("the seal is another record's")
-    return packed, body
+    if size < 0 and not traced and (plain := _plain_response(packed, body)) is not None:
+        return Record(state, token, fingerprint, attempt, plain)
+    head, body = _opened(orjson.loads(packed), body, size, encryption, key, token)
+    return _with_head(Record(state, token, fingerprint, attempt), head, body, traced, size >= 0)
+
+
+def _with_head(record: Record, head: dict[str, Any], body: bytes, traced: bool, is_cut: bool) -> Record:
+    """``record`` with its response, and what else the head says."""
+    headers = tuple([(name.encode("latin-1"), value.encode("latin-1")) for name, value in head["h"]])
+    if is_cut:  # the seal of what isn't whole proves nothing
+        _check_numbers(head["s"], head["t"])
+    record.response = stored_response(head["s"], headers, None if "o" in head else body, head["t"])
+    if traced:
+        record.trace = trace_of(head)
+        if record.trace.took_ms is not None:
+            record.trace.begun_at_ms = head["t"] - record.trace.took_ms
+    return _with_own(record, head)
 
 
 def _check_alone(data: bytes, apart: bytes, code: bytes, token: bytes) -> None:
     """Raises ``ValueError`` for an outcome without a response that neither is sealed nor was restored."""
-    if apart in _RESTORED:
+    if _was_restored(apart):
         if token != DEAD_TOKEN or code not in _GIVEN_BACK:
             raise ValueError("the seal is gone")
         return
@@ -269,9 +269,14 @@ def _check_alone(data: bytes, apart: bytes, code: bytes, token: bytes) -> None:
         raise ValueError("the seal is another record's, or gone")
 
 
+def _was_restored(apart: bytes) -> bool:
+    """Whether this is all that a release leaves of the members, unsealed (``redis/lua/release.lua``): the record's own."""
+    return not apart or (apart.startswith(_OWN_BEGINS) and _OWN_NAMES.issuperset(orjson.loads(apart)))
+
+
 def _with_members(record: Record, apart: bytes, traced: bool) -> Record:
     """``record`` with what the object behind it says. The record's own members come first: mostly there is none."""
-    if apart and (traced or apart[2:3] in _OWN_NAMES):
+    if apart and (traced or apart.startswith(_OWN_BEGINS)):
         members = orjson.loads(apart)
         _with_own(record, members)
         if traced:
@@ -340,7 +345,7 @@ def _decode_flight(data: bytes, remaining_ms: int, traced: bool) -> Record:
         raise ValueError("an attempt can't have found this state")
     apart = data[start:]
     sealed = len(apart) - _FLIGHT_SEAL_BYTES
-    if apart in _RESTORED:
+    if _was_restored(apart):
         if former is not None:
             raise ValueError("the seal is gone")
     elif sealed <= 0 or apart[sealed:] != b'"I":"%08x"}' % _check_of_flight(data, apart[:sealed]):
@@ -373,14 +378,9 @@ def _packed(members: tuple[Member, ...], parts: Any) -> bytes:
 
 
 @lru_cache(maxsize=256)
-def _own_members(parts: Any) -> bytes:
-    return _packed(RECORD_MEMBERS, parts)
-
-
-@lru_cache(maxsize=256)
-def _common_members(parts: Any) -> bytes:
-    """The trace members common to all attempts of a process under one policy."""
-    return _packed(_COMMON, parts)
+def _common_members(own: Any, common: Any) -> tuple[bytes, bytes]:
+    """The record's own members, and those of the trace that are common to all attempts of a process under one policy."""
+    return _packed(RECORD_MEMBERS, own), _packed(_COMMON, common)
 
 
 @lru_cache(maxsize=256)
@@ -390,7 +390,7 @@ def _common_of_flight(retention_ms: int, own: Any, common: Any) -> tuple[bytes, 
     A first attempt's bytes from the attempt number to the object, the object's up to the times, and the checksum so far.
     """
     fixed = _FLIGHT.pack(VERSION, b"I", b"", b"", 1, retention_ms, b"A", 0)
-    apart = b"{" + _own_members(own) + _common_members(common)
+    apart = b"{" + b"".join(_common_members(own, common))
     return fixed[_ATTEMPT_AT:], apart, crc32(apart, crc32(fixed[_RETENTION_AT:_FOUND_AT]))
 
 

@@ -16,7 +16,7 @@ SQL_SCHEMES = ("sqlite", "postgresql")
 log = logging.getLogger("oncegate.cache")
 
 _has_warned = False
-_CALLS = ("claim", "extend", "complete", "release", "get")
+_CALLS = ("claim", "renew", "complete", "release", "get")
 """The calls that every entry point makes."""
 
 

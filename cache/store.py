@@ -7,7 +7,7 @@ time-out: it ends with an answer or with `CacheUnavailable`.
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeVar, cast, runtime_checkable
+from typing import Any, ClassVar, Final, Protocol, TypeVar, cast, runtime_checkable
 
 from oncegate.cache.errors import CacheError
 from oncegate.cache.record import Claim, ClaimRequest, Record
@@ -30,32 +30,6 @@ Then = Callable[[Result | Exception], None]
 """Called with an answer, or with the error in its place. It must not block and must not raise."""
 
 
-class CallbackCache(Protocol):
-    """The two calls of a first request by callback, which spares them their tasks. They always accept.
-
-    ``then`` is called exactly once, perhaps before the call returns, with what the call of that name in `Cache` would return or
-    raise. ``loop`` is the running one, which would cost a system call to look up.
-    """
-
-    def start_claim(
-        self,
-        key: str,
-        request: ClaimRequest,
-        *,
-        loop: asyncio.AbstractEventLoop,
-        adopt: Adopt | None,
-        then: Then[Claim],
-    ) -> asyncio.Task[None] | None:
-        """See `Cache.claim`. Returns the task that makes the claim, to be cancelled with its caller; ``None``: it is made."""
-        ...
-
-    def start_complete(
-        self, key: str, outcome: Record, *, loop: asyncio.AbstractEventLoop, ttl_ms: int, then: Then[bool]
-    ) -> None:
-        """See `Cache.complete`."""
-        ...
-
-
 class Cache(Protocol):
     """Holds records, and moves them only as `oncegate.cache.transitions.TRANSITIONS` allows.
 
@@ -63,19 +37,19 @@ class Cache(Protocol):
     each claim.
     """
 
-    async def claim(self, key: str, request: ClaimRequest, *, adopt: Adopt | None = None) -> Claim:
+    async def claim(self, key: str, request: ClaimRequest, *, adopt: Callable[[Claim], None] | None = None) -> Claim:
         """Make the record ours, in flight for the request's ``lease_ms``, or return the one that is there.
 
         It is won where there is no record, where the record already carries ``token`` in flight (our own claim, sent
         again), and where it reads as one of ``takeover`` with the same fingerprint. Otherwise nothing is written.
         Once the lease has run out, the record reads ``UNKNOWN`` for ``retention_ms`` more, then it is gone.
 
-        Raises `CacheUnavailable` (a claim whose answer arrives later is given to ``adopt``, or withdrawn where that is
-        ``None``), `RecordUnreadable`, or `CacheFull`.
+        Raises `CacheUnavailable` (a claim that was won, and whose answer arrives later, is given to ``adopt``, which must not
+        block or raise; or withdrawn where that is ``None``), `RecordUnreadable`, or `CacheFull`.
         """
         ...
 
-    async def extend(self, key: str, *, token: bytes, lease_ms: int) -> bool:
+    async def renew(self, key: str, *, token: bytes, lease_ms: int) -> bool:
         """Renew the lease of a record that carries ``token`` in flight (lapsed or not). False: it is not ours any more."""
         ...
 
@@ -145,6 +119,37 @@ class KeepsSecretCheck(Protocol):
         ...
 
 
+@runtime_checkable
+class Purges(Cache, Protocol):
+    """What a cache may do besides: remove records for good, whatever they hold."""
+
+    async def purge(self, key: str, seen: Record, *, force: bool = False) -> Resolution:
+        """Remove a record, unless it is another attempt's by now than ``seen``, or in flight and not by ``force``.
+
+        Raises `CacheUnavailable`.
+        """
+        ...
+
+
+@runtime_checkable
+class KeepsSubmissions(Cache, Protocol):
+    """What a cache may do besides: keep the record of a submission for as long as its execution's, and the other way round."""
+
+    past_maxmemory: bool
+    """Whether `claim` may go past the store's limit: for those whose claims free more in the end than they take."""
+
+    async def outlast(self, key: str, submission: Record, *, ttl_ms: int) -> int:
+        """Let the record of an accepted ``submission`` live for ``ttl_ms`` at least, written again where it is gone.
+
+        Returns how long it does. 0: another record is there; -1: it is still in flight. Raises `CacheUnavailable`.
+        """
+        ...
+
+    async def prolong(self, key: str, *, ttl_ms: int) -> bool:
+        """Let a record that has an outcome live for ``ttl_ms`` at least. False: it has none, or lives for longer."""
+        ...
+
+
 DEFAULT_TIMEOUT: Final = 0.5
 """Seconds that a call takes at most where a cache doesn't say."""
 
@@ -155,30 +160,61 @@ def timeout_of(cache: Cache) -> float:
     return float(timeout) if isinstance(timeout, float | int) else DEFAULT_TIMEOUT
 
 
-_BY_CALLBACK: set[type] = set()
-Kind = TypeVar("Kind", bound=type)
+class CallbackCalls(Protocol):
+    """The two calls of a first request by callback, which spares them their tasks. They always accept.
 
-
-def by_callback(kind: Kind) -> Kind:
-    """Declare that a class of caches has the calls of a `CallbackCache`, and that they do what its `claim` and `complete` do.
-
-    Then these two are not called. It holds for this very class: one that is derived from it may change the coroutines, so it
-    declares this for itself, or they are called.
+    ``then`` is called exactly once, perhaps before the call returns, with what the call of that name in `Cache` would return or
+    raise. ``loop`` is the running one, which would cost a system call to look up.
     """
-    _BY_CALLBACK.add(kind)
-    return kind
+
+    def start_claim(
+        self,
+        key: str,
+        request: ClaimRequest,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        adopt: Adopt | None,
+        then: Then[Claim],
+    ) -> asyncio.Task[None] | None:
+        """See `Cache.claim`. Returns the task that makes the claim, to be cancelled with its caller; ``None``: it is made."""
+        ...
+
+    def start_complete(
+        self, key: str, outcome: Record, *, loop: asyncio.AbstractEventLoop, ttl_ms: int, then: Then[bool]
+    ) -> None:
+        """See `Cache.complete`."""
+        ...
 
 
-def callbacks(cache: Cache) -> CallbackCache:
-    """The calls of ``cache`` by callback: its own, where they are declared (`by_callback`), or else its coroutines."""
-    replaced = getattr(cache, "__dict__", {}).keys() & {"claim", "complete"}  # in the object itself
-    if type(cache) in _BY_CALLBACK and not replaced:
-        return cast(CallbackCache, cache)
+class CallbackCache:
+    """Base of our own stores, which have these calls by callback as well; anybody else's cache has coroutines alone.
+
+    A class that is derived from one of them may have changed the coroutines, so they are what is called, unless it says
+    ``by_callback=True`` for itself. Its objects take no attributes of their own: nothing can be put in the place of a call
+    that is passed by then.
+    """
+
+    __slots__ = ("__weakref__",)
+    _by_callback: ClassVar = False
+
+    def __init_subclass__(cls, *, by_callback: bool = False) -> None:
+        super().__init_subclass__()
+        cls._by_callback = by_callback
+
+    def _callback_calls(self) -> CallbackCalls:
+        """These calls of this store."""
+        return CoroutineCalls(cast(Cache, self))
+
+
+def callbacks(cache: Cache) -> CallbackCalls:
+    """The calls of ``cache`` by callback: its own, if it is one of our stores, or else its coroutines, each in a task."""
+    if isinstance(cache, CallbackCache) and cache._by_callback:
+        return cache._callback_calls()
     return CoroutineCalls(cache)
 
 
 class CoroutineCalls:
-    """The calls of a `CallbackCache` for a cache that has coroutines only: each is a task."""
+    """These calls for a cache that has coroutines only: each is a task."""
 
     def __init__(self, cache: Cache) -> None:
         self._cache = cache
@@ -192,13 +228,13 @@ class CoroutineCalls:
         adopt: Adopt | None,
         then: Then[Claim],
     ) -> asyncio.Task[None] | None:
-        """See `CallbackCache`."""
+        """See `CallbackCalls`."""
         return start(loop, self._cache.claim(key, request, adopt=adopt), then)
 
     def start_complete(
         self, key: str, outcome: Record, *, loop: asyncio.AbstractEventLoop, ttl_ms: int, then: Then[bool]
     ) -> None:
-        """See `CallbackCache`."""
+        """See `CallbackCalls`."""
         start(loop, self._cache.complete(key, outcome, ttl_ms=ttl_ms), then)
 
 

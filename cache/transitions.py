@@ -181,7 +181,7 @@ def submit_again(request: ClaimRequest, answer: Claim) -> ClaimRequest | None:
 
 
 def renew(held: Claim | None, token: bytes, lease_ms: int) -> Move[bool]:
-    """See `Cache.extend`."""
+    """See `Cache.renew`."""
     check_duration("lease_ms", lease_ms)
     if held is None or not _is_owner(held.record, token):
         return Move(False)
@@ -247,7 +247,7 @@ def _unowned(record: Record, **changes: Any) -> Record:
 
 
 def purge(held: Claim | None, seen: Record, *, force: bool) -> Move[Resolution]:
-    """See `oncegate.cache.redis.store.RedisCache.purge`."""
+    """See `Purges.purge`."""
     if held is None:
         return Move(Resolution.ABSENT)
     record = held.record
@@ -260,7 +260,7 @@ def purge(held: Claim | None, seen: Record, *, force: bool) -> Move[Resolution]:
 
 
 def outlast(held: Claim | None, submission: Record, ttl_ms: int) -> Move[int]:
-    """See `oncegate.cache.redis.store.RedisCache.outlast`."""
+    """See `KeepsSubmissions.outlast`."""
     if held is None:
         check(State.ABSENT, Event.OUTLAST, submission.state)
         return Move(ttl_ms, ttl_ms, submission)
@@ -275,7 +275,7 @@ def outlast(held: Claim | None, submission: Record, ttl_ms: int) -> Move[int]:
 
 
 def prolong(held: Claim | None, ttl_ms: int) -> Move[bool]:
-    """See `oncegate.cache.redis.store.RedisCache.prolong`."""
+    """See `KeepsSubmissions.prolong`."""
     if held is None or held.record.state is State.IN_FLIGHT or held.record.lapsed or held.remaining_ms >= ttl_ms:
         return Move(False)
     check(held.record.state, Event.OUTLAST, held.record.state)

@@ -14,6 +14,7 @@ from loadtests.append_steps import ABOUT, BEFORE, LIMIT, PARTS, digest, numberin
 from loadtests.report import Results, Table, paired, spread
 from oncegate.cache.redis.scripts import pack
 from oncegate.cache.redis.store import RedisCache
+from oncegate.cache.redis.streams.append import append_entry
 from testing.servers import RedisServer
 
 WAYS: Final = {
@@ -56,16 +57,16 @@ async def _measure(server: RedisServer, turns: int, results: Results) -> None:
                 for call in range(TURN):
                     count += 1
                     if way == "before":
-                        await cache.command(
+                        await cache.client.command(
                             stream, pack(b"EVALSHA", before, b"1", stream.encode(), b"%d" % LIMIT, *PARTS)
                         )
                         continue
                     if way == "plain":
-                        await cache.append(stream, PARTS, limit=LIMIT)
+                        await append_entry(cache.client, stream, PARTS, limit=LIMIT)
                         continue
                     number = turn * TURN + call
                     given = numbering(stream, number, count, expects=way == "version")
-                    answer = await cache.append(stream, ABOUT, limit=LIMIT, numbering=given)
+                    answer = await append_entry(cache.client, stream, ABOUT, limit=LIMIT, numbering=given)
                     if answer is None or not answer.entry:
                         raise RuntimeError("it was not appended")
                 log: Any = redis.slowlog_get(4 * TURN)

@@ -19,8 +19,8 @@ from loadtests import machine, processes
 from loadtests.instructions import READY_WITHIN, control, counted
 from loadtests.processes import BenchError, Process
 from loadtests.report import Table
-from oncegate.cache.redis.calls import Numbering
 from oncegate.cache.redis.scripts import APPEND, APPEND_NUMBERED, Script
+from oncegate.cache.redis.streams.append import Numbering
 from oncegate.cache.redis.streams.stream import Command
 
 AGGREGATES: Final = 1000

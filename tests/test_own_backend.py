@@ -219,7 +219,7 @@ class SwappingCache(MemoryCache):
     async def claim(self, key, request, *, adopt=None):
         return await self._swap(key, lambda held: backend.claim(held, request))
 
-    async def extend(self, key, *, token, lease_ms):
+    async def renew(self, key, *, token, lease_ms):
         return await self._swap(key, lambda held: backend.renew(held, token, lease_ms))
 
     async def complete(self, key, outcome, *, ttl_ms):

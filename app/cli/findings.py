@@ -14,7 +14,7 @@ from oncegate.app.settings.gateway import GatewaySettings, redact
 from oncegate.app.upstream.connection import UpstreamConnection
 from oncegate.app.upstream.pool import KEEPALIVE_MARGIN, Upstream
 from oncegate.cache.errors import CacheError, CacheUnsupported
-from oncegate.cache.redis.streams.client import StreamClient
+from oncegate.cache.redis.streams.commands import stream_client
 from oncegate.cache.redis.streams.stream import CommandStream, GroupProgress
 from oncegate.middleware.outcome.errors import NotProcessed, OutcomeUnknown
 from oncegate.middleware.rules.route_advice import route_advice
@@ -116,7 +116,7 @@ async def _streams(settings: GatewaySettings) -> Lines:
     consumers = settings.consumers
     if not consumers:
         return []
-    client = StreamClient(settings.cache, timeout=settings.cache_timeout)
+    client = stream_client(settings.cache, timeout=settings.cache_timeout)
     try:
         streams = {name: CommandStream(client, settings.namespace, name) for name in consumers}
         found = [await _stream(stream, consumers[name], settings.stream_limit) for name, stream in streams.items()]

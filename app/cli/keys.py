@@ -269,12 +269,12 @@ async def purge(
     from oncegate.app.operators.purge import Which
     from oncegate.app.operators.purge import purge as purge_records
     from oncegate.app.operators.records import Records
-    from oncegate.cache.redis.store import RedisCache
+    from oncegate.cache.store import Purges
 
     if caller is None and route is None and older is None:
         end("give --caller -, --route PATTERN or --older AGE, or several of them")
     before_ms = _before_ms(older)
-    if not isinstance(source, Records) or not isinstance(source.cache, RedisCache):
+    if not isinstance(source, Records) or not isinstance(source.cache, Purges):
         end(f"purge works on the shared cache itself: give --cache URL or --config FILE; {_ONLY_SHARED}")
     lines = _caller_lines(caller)
     if lines is not None and not lines:

@@ -12,8 +12,8 @@ import asyncio
 from oncegate.app.commands.submit import accepted
 from oncegate.cache.backoff import Backoff
 from oncegate.cache.record import StoredResponse
-from oncegate.cache.redis.store import RedisCache
 from oncegate.cache.redis.streams.stream import Command
+from oncegate.cache.store import KeepsSubmissions
 from oncegate.middleware.consumers.late_outcomes import AHEAD_MS
 from oncegate.middleware.outcome.responses import now_ms
 from oncegate.middleware.rules.key import execution_key, key_of_id
@@ -28,7 +28,7 @@ class SubmissionLife:
     ``ttl`` (s) is how long its outcomes are kept; ``prefix`` is the gateway's, for the address in an answer.
     """
 
-    def __init__(self, cache: RedisCache, namespace: str, consumer: str, *, prefix: str, ttl: float) -> None:
+    def __init__(self, cache: KeepsSubmissions, namespace: str, consumer: str, *, prefix: str, ttl: float) -> None:
         self._cache = cache
         self._namespace = namespace
         self._consumer = consumer

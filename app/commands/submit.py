@@ -18,10 +18,10 @@ from typing import Any
 
 import orjson
 
-from oncegate.cache.encryption import OFF_LOOP_BYTES, off_loop
+from oncegate.cache.encryption import OFF_LOOP_BYTES, Encryption, off_loop
 from oncegate.cache.errors import CacheRefused
-from oncegate.cache.redis.calls import Appended, Numbering
-from oncegate.cache.redis.store import RedisCache
+from oncegate.cache.redis.client import RedisClient
+from oncegate.cache.redis.streams.append import Appended, Numbering, start_append
 from oncegate.cache.redis.streams.encrypted import encrypted
 from oncegate.cache.redis.streams.memory import MemorySamples
 from oncegate.cache.redis.streams.stream import Command, numbers_key, stream_key
@@ -67,26 +67,29 @@ Count = Callable[[str, str], None]
 class Submitter:
     """An ASGI app that accepts commands, for `IdempotencyMiddleware`'s ``submit``.
 
-    ``cache`` is where the records are too. ``limit`` is how many entries that a group needs a stream may hold; ``prefix`` is
-    what ``Location`` begins with. ``kept`` (s) is how long it is known at least that a numbered command was appended.
+    ``client`` is that of the records, ``encryption`` encrypts entries as it does those. ``limit`` is how many entries that a
+    group needs a stream may hold; ``prefix`` is what ``Location`` begins with. ``kept`` (s) is how long it is known at least
+    that a numbered command was appended.
     """
 
     def __init__(
         self,
-        cache: RedisCache,
+        client: RedisClient,
         namespace: str,
         *,
+        encryption: Encryption | None = None,
         prefix: str,
         limit: int,
         kept: float = 0.0,
         count: Count = lambda *_: None,
     ) -> None:
-        self._cache = cache
+        self._client = client
+        self._encryption = encryption
         self._namespace = namespace
         self._prefix = prefix
         self._limit = limit
         self._kept_ms = round(kept * 1000)
-        self._memory = MemorySamples(cache)
+        self._memory = MemorySamples(client)
         self._count = count
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -114,7 +117,7 @@ class Submitter:
         key = stream_key(self._namespace, submission.policy.stream)
         command = _command(scope, headers, body, record, submission)
         append = partial(self._append, loop, key, command, submission, then)
-        size = 0 if self._cache.encryption is None else len(body)
+        size = 0 if self._encryption is None else len(body)
         if size <= OFF_LOOP_BYTES and self._memory.suffices(key, len(body)):
             append(self._parts(command))
         else:
@@ -141,7 +144,7 @@ class Submitter:
             return
         numbering = self._numbering(command, submission)
         answered = partial(self._on_appended, command, submission, then)
-        self._cache.start_append(key, parts, limit=self._limit, numbering=numbering, loop=loop, then=answered)
+        start_append(self._client, key, parts, limit=self._limit, numbering=numbering, loop=loop, then=answered)
 
     def _on_appended(
         self, command: Command, submission: Submission, then: Then, appended: Appended | Exception | None
@@ -155,7 +158,7 @@ class Submitter:
 
     def _parts(self, command: Command) -> list[bytes]:
         """The entry's fields, names and values in turn, for Redis."""
-        encryption = self._cache.encryption
+        encryption = self._encryption
         if encryption is None:
             return command.parts()
         return [part for pair in encrypted(command.fields(), encryption).items() for part in pair]

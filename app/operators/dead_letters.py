@@ -16,7 +16,7 @@ from oncegate.app.settings.gateway import GatewaySettings
 from oncegate.cache.encryption import Encryption, off_loop
 from oncegate.cache.errors import GroupMissing, RecordUnreadable
 from oncegate.cache.record import MAX_SEQUENCE, Claim, State
-from oncegate.cache.redis.streams.client import StreamClient
+from oncegate.cache.redis.streams.commands import stream_client
 from oncegate.cache.redis.streams.encrypted import shown
 from oncegate.cache.redis.streams.entry_id import ENTRY_ID
 from oncegate.cache.redis.streams.letter import Death, number_of, text_of
@@ -259,7 +259,7 @@ def _with_error(held: Claim) -> dict[str, Any]:
 @asynccontextmanager
 async def open_commands(settings: GatewaySettings, cache: Cache, stream: str, consumer: str) -> AsyncIterator[Commands]:
     """The commands of a stream, by a connection to its Redis that lasts as long as the context. ``cache`` stays its owner's."""
-    client = StreamClient(settings.cache, timeout=max(SECONDS, settings.cache_timeout))
+    client = stream_client(settings.cache, timeout=max(SECONDS, settings.cache_timeout))
     try:
         entries = CommandStream(client, settings.namespace, stream)
         yield Commands(entries, cache, settings.namespace, consumer, settings.encryption())

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from oncegate.cache.errors import RecordUnreadable
 from oncegate.cache.record import MAX_ROUTE_BYTES, Claim, Record, State
-from oncegate.cache.redis.store import RedisCache
+from oncegate.cache.store import Purges
 from oncegate.cache.transitions import Resolution
 from oncegate.middleware.rules.key import RECORD_ID, caller_of_id, record_id
 
@@ -56,7 +56,7 @@ class Purged:
 
 
 async def purge(
-    cache: RedisCache,
+    cache: Purges,
     namespace: str,
     which: Which,
     *,
@@ -79,7 +79,7 @@ async def purge(
             return purged
 
 
-async def _purge(cache: RedisCache, key: str, which: Which, purged: Purged, *, dry_run: bool) -> None:
+async def _purge(cache: Purges, key: str, which: Which, purged: Purged, *, dry_run: bool) -> None:
     try:
         held = await cache.peek(key)
     except RecordUnreadable:

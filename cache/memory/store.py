@@ -10,14 +10,14 @@ import heapq
 import threading
 import time
 from collections.abc import Callable
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from oncegate.cache import transitions
 from oncegate.cache.codec import decode, encode
 from oncegate.cache.errors import CacheError, CacheFull
 from oncegate.cache.memory.expiry import ExpiringBytes, cost
 from oncegate.cache.record import Claim, ClaimRequest, Record
-from oncegate.cache.store import Adopt, Page, Then, by_callback
+from oncegate.cache.store import Adopt, CallbackCache, CallbackCalls, Page, Then
 from oncegate.cache.transitions import REMOVED, UNCHANGED, Move, Resolution, ResolveRequest
 
 DEFAULT_LIMIT_BYTES = 268435456
@@ -26,14 +26,15 @@ Result = TypeVar("Result")
 Request = ParamSpec("Request")
 
 
-@by_callback
-class MemoryCache:
+class MemoryCache(CallbackCache, by_callback=True):
     """A `Cache` in memory, bounded in bytes.
 
     ``limit_bytes`` counts keys, records and a fixed overhead each. When it is reached, a new key's claim raises
     `CacheFull`: a record is never dropped before its time, and an outcome is stored even past the limit. ``clock`` tells
     seconds and never goes back.
     """
+
+    __slots__ = ("_clock", "_entries", "_guard", "_limit_bytes")
 
     def __init__(self, limit_bytes: int = DEFAULT_LIMIT_BYTES, clock: Callable[[], float] = time.monotonic) -> None:
         self._limit_bytes = limit_bytes
@@ -49,47 +50,17 @@ class MemoryCache:
     def __len__(self) -> int:
         return len(self._entries)
 
-    async def claim(self, key: str, request: ClaimRequest, *, adopt: Adopt | None = None) -> Claim:  # noqa: ARG002 - nobody stops waiting
+    async def claim(self, key: str, request: ClaimRequest, *, adopt: Callable[[Claim], None] | None = None) -> Claim:  # noqa: ARG002 - nobody stops waiting
         """See `Cache.claim`."""
         return self._move(key, transitions.claim, request)
 
-    def start_claim(
-        self,
-        key: str,
-        request: ClaimRequest,
-        *,
-        loop: asyncio.AbstractEventLoop,  # noqa: ARG002 - any will do
-        adopt: Adopt | None,  # noqa: ARG002 - see claim
-        then: Then[Claim],
-    ) -> asyncio.Task[None] | None:
-        """See `CallbackCache`."""
-        answer: Claim | Exception
-        try:
-            answer = self._move(key, transitions.claim, request)
-        except CacheError as error:
-            answer = error
-        then(answer)
-        return None
-
-    async def extend(self, key: str, *, token: bytes, lease_ms: int) -> bool:
-        """See `Cache.extend`."""
+    async def renew(self, key: str, *, token: bytes, lease_ms: int) -> bool:
+        """See `Cache.renew`."""
         return self._move(key, transitions.renew, token, lease_ms)
 
     async def complete(self, key: str, outcome: Record, *, ttl_ms: int) -> bool:
         """See `Cache.complete`."""
         return self._move(key, transitions.complete, outcome, ttl_ms)
-
-    def start_complete(
-        self,
-        key: str,
-        outcome: Record,
-        *,
-        loop: asyncio.AbstractEventLoop,  # noqa: ARG002 - any will do
-        ttl_ms: int,
-        then: Then[bool],
-    ) -> None:
-        """See `CallbackCache`."""
-        then(self._move(key, transitions.complete, outcome, ttl_ms))
 
     async def release(self, key: str, *, token: bytes) -> bool:
         """See `Cache.release`."""
@@ -162,3 +133,45 @@ class MemoryCache:
         while self._entries.size + needed > self._limit_bytes:
             if not self._entries.sweep(now_ms):
                 raise CacheFull(f"the memory cache holds {self._entries.size} bytes of at most {self._limit_bytes}")
+
+    def _callback_calls(self) -> CallbackCalls:
+        return _MemoryCalls(self._move)
+
+
+class _MemoryCalls:
+    """The calls of a `MemoryCache` by callback: each is made before it returns."""
+
+    __slots__ = ("_move",)
+
+    def __init__(self, move: Callable[..., Any]) -> None:
+        self._move = move
+
+    def start_claim(
+        self,
+        key: str,
+        request: ClaimRequest,
+        *,
+        loop: asyncio.AbstractEventLoop,  # noqa: ARG002 - any will do
+        adopt: Adopt | None,  # noqa: ARG002 - nobody stops waiting
+        then: Then[Claim],
+    ) -> asyncio.Task[None] | None:
+        """See `CallbackCalls`."""
+        answer: Claim | Exception
+        try:
+            answer = self._move(key, transitions.claim, request)
+        except CacheError as error:
+            answer = error
+        then(answer)
+        return None
+
+    def start_complete(
+        self,
+        key: str,
+        outcome: Record,
+        *,
+        loop: asyncio.AbstractEventLoop,  # noqa: ARG002 - any will do
+        ttl_ms: int,
+        then: Then[bool],
+    ) -> None:
+        """See `CallbackCalls`."""
+        then(self._move(key, transitions.complete, outcome, ttl_ms))

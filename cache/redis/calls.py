@@ -1,11 +1,10 @@
-"""Calls to Redis, each packed and able to read its reply: a claim, an outcome, an entry of a stream. By callback, or awaited."""
+"""Calls to Redis, each packed and able to read its reply: a claim, an outcome. By callback, or awaited."""
 # Compiled: docs/decisions/0012-compiled.md
 
 import asyncio
 import time
-from collections.abc import Iterable
 from functools import lru_cache
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Final, Generic, TypeVar
 
 from hiredis import ReplyError
 
@@ -20,8 +19,6 @@ from oncegate.cache.redis.connection.server import Session
 from oncegate.cache.redis.connection.topology import Routes
 from oncegate.cache.redis.connection.withdrawal import Withdrawal
 from oncegate.cache.redis.scripts import (
-    APPEND,
-    APPEND_NUMBERED,
     CLAIM,
     CLAIM_PAST_MAXMEMORY,
     COMPLETE,
@@ -235,65 +232,3 @@ def _outcome_terms(state: State, ttl_ms: int) -> bytes:
     """The constant part of a route's outcomes: the end of their command."""
     check_outcome(state)
     return pack_parts(b"%d" % check_duration("ttl_ms", ttl_ms))
-
-
-class Numbering(NamedTuple):
-    """What a numbered entry takes: the fields of its aggregate and of its command in the hash ``numbers``, and the number
-    that is expected: ``b"*"`` for any but none, nothing for whichever it is.
-
-    ``known_ms`` is how long ago the command may have been appended to be known still; ``kept_ms`` for how long that is kept.
-    """
-
-    numbers: bytes
-    aggregate: bytes
-    command: bytes
-    expected: bytes
-    known_ms: int
-    kept_ms: int
-
-
-class Appended(NamedTuple):
-    """An entry's id, and the number that it got from a `Numbering`; ``None`` without one.
-
-    Without an id nothing was appended: the aggregate is at ``number``, which is not the one expected.
-    """
-
-    entry: str
-    number: int | None
-
-
-class AppendCall(CallbackCall[Appended | None]):
-    """An entry of ``fields`` for a stream of at most ``limit``; with a ``numbering``, under its aggregate's next number."""
-
-    __slots__ = ("_is_numbered",)
-
-    def __init__(
-        self,
-        routes: Routes,
-        stream: str,
-        fields: Iterable[bytes],
-        limit: int,
-        numbering: Numbering | None,
-        then: Then[Appended | None] | None,
-    ) -> None:
-        self.routes = routes
-        self.key = stream.encode()
-        self._then = then
-        self._is_numbered = numbering is not None
-        if numbering is None:
-            self.packed = APPEND.call(self.key, b"%d" % limit, *fields)
-        else:
-            times = b"%d %d" % (numbering.known_ms, numbering.kept_ms)
-            head = (numbering.numbers, b"%d" % limit, numbering.expected, times, numbering.aggregate, numbering.command)
-            self.packed = APPEND_NUMBERED.call(self.key, *head, *fields)
-
-    def read(self, reply: Reply) -> Appended | None:
-        """Where it is, or what is in its way; ``None`` where the stream is full. Raises `CacheRefused`."""
-        if isinstance(reply, ReplyError):
-            raise faults.of_append_reply(reply)
-        if reply is None:
-            return None
-        parts = str(reply, "ascii").split(" ")
-        if not self._is_numbered:
-            return Appended(parts[0], None)
-        return Appended(parts[0] if len(parts) > 1 else "", int(parts[-1]))

@@ -57,7 +57,7 @@ class Script:
 CLAIM: Final = Script("claim", 3)
 CLAIM_PAST_MAXMEMORY: Final = Script("claim", 3, b"#!lua flags=allow-oom\n")
 COMPLETE: Final = Script("complete", 2)
-EXTEND: Final = Script("extend")
+RENEW: Final = Script("renew")
 RELEASE: Final = Script("release")
 GET: Final = Script("get")
 PEEK: Final = Script("peek")

@@ -1,53 +1,39 @@
 """`RedisCache`: records in Redis 7.0 or newer; each call of the protocol is one script on one key (the ``.lua`` files say why).
 
 A first request costs two commands, a replay one. All callers of a loop share one connection to a server
-(`oncegate.cache.redis.connection.pipe`), with a second one for large outcomes. Which server holds a key is found by
-`oncegate.cache.redis.connection.topology`. A claim whose reply was lost is handled by
+(`oncegate.cache.redis.client`), with a second one for large outcomes. A claim whose reply was lost is handled by
 `oncegate.cache.redis.connection.withdrawal`.
 """
 
 import asyncio
 import re
-from collections.abc import Awaitable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from hiredis import ReplyError
 
 from oncegate.cache.codec import decode, encode
 from oncegate.cache.encryption import OFF_LOOP_BYTES, Encryption, given_encryption, off_loop
-from oncegate.cache.errors import CacheUnavailable, CacheUnsupported, RecordUnreadable
+from oncegate.cache.errors import CacheUnavailable, RecordUnreadable
 from oncegate.cache.record import TOKEN_BYTES, Claim, ClaimRequest, Record, State, body_bytes
-from oncegate.cache.redis.advice import advise_all
-from oncegate.cache.redis.calls import (
-    AppendCall,
-    Appended,
-    CallbackCall,
-    ClaimCall,
-    EncryptedClaimCall,
-    Numbering,
-    OutcomeCall,
-    record_bytes,
-)
+from oncegate.cache.redis.calls import ClaimCall, EncryptedClaimCall, OutcomeCall, record_bytes
+from oncegate.cache.redis.client import RedisClient
 from oncegate.cache.redis.connection import faults
-from oncegate.cache.redis.connection.pipe import Bounds, Reply
-from oncegate.cache.redis.connection.send import ready, send
-from oncegate.cache.redis.connection.server import Session
-from oncegate.cache.redis.connection.topology import Routes, Topology, create_topology
+from oncegate.cache.redis.connection.pipe import Bounds
+from oncegate.cache.redis.connection.send import ready
 from oncegate.cache.redis.scripts import (
     CHECK_SECRET,
-    EXTEND,
     GET,
-    MEMORY,
     OUTLAST,
     PEEK,
     PROLONG,
     PURGE,
     RELEASE,
+    RENEW,
     RESOLVE,
     Script,
     pack,
 )
-from oncegate.cache.store import Adopt, Page, Then, by_callback, start
+from oncegate.cache.store import Adopt, CallbackCache, CallbackCalls, Page, Then, start
 from oncegate.cache.transitions import Resolution, ResolveRequest, check_duration, check_resolution, resolved_record
 
 _GLOB = re.compile(rb"[*?\[\]\\^-]")
@@ -65,25 +51,22 @@ _MOST_TRIES = 3
 """How often a record is looked at that has become another one by the time it is to be resolved."""
 
 
-@by_callback
-class RedisCache:
+class RedisCache(CallbackCache, by_callback=True):
     """A `Cache` in Redis. Build it with `from_url`; it connects when it is first used, and again whenever it has to.
 
     ``timeout`` (s) bounds each command, opening a connection and finding the right server included. Several event loops
     may use one cache: each has its own connections.
     """
 
-    past_maxmemory = False
-    """Whether `claim` may take a Redis over its ``maxmemory``: for those whose claims free more in the end than they take."""
+    __slots__ = ("_claim_call", "client", "encryption", "past_maxmemory")
 
-    def __init__(self, topology: Topology, *, timeout: float, encryption: Encryption | None = None) -> None:
-        if isinstance(topology, str) or not hasattr(topology, "open"):
-            raise TypeError(f"topology is a {type(topology).__qualname__}: RedisCache.from_url(url) builds a cache")
-        self._topology = topology
-        self._timeout = timeout
+    def __init__(self, client: RedisClient, *, encryption: Encryption | None = None) -> None:
+        if not isinstance(client, RedisClient):
+            raise TypeError(f"client is a {type(client).__qualname__}: RedisCache.from_url(url) builds a cache")
+        self.client = client
         self.encryption = encryption
+        self.past_maxmemory = False
         self._claim_call = ClaimCall if encryption is None else EncryptedClaimCall
-        self._routes: dict[asyncio.AbstractEventLoop, Routes] = {}
 
     @classmethod
     def from_url(
@@ -96,66 +79,38 @@ class RedisCache:
 
         Raises ``ValueError`` for a URL or a key that can't be used. Does not connect: `check` does.
         """
-        topology = create_topology(url, timeout, bounds or Bounds(patience=2 * timeout))
-        return cls(topology, timeout=timeout, encryption=given_encryption(encryption_keys))
+        client = RedisClient.from_url(url, timeout=timeout, bounds=bounds)
+        return cls(client, encryption=given_encryption(encryption_keys))
 
     @property
     def timeout(self) -> float:
         """Seconds that a call takes at most."""
-        return self._timeout
+        return self.client.timeout
 
-    async def claim(self, key: str, request: ClaimRequest, *, adopt: Adopt | None = None) -> Claim:
+    async def claim(self, key: str, request: ClaimRequest, *, adopt: Callable[[Claim], None] | None = None) -> Claim:
         """See `Cache.claim`. A fresh token for each call: one that was given up on is withdrawn by its token."""
-        routes = self._here() or await self._open()
+        routes = await self.client.opened()
         call = self._claim_call(routes, key, request, adopt, None, self.encryption, self.past_maxmemory)
-        reply = await self._reply(call)
+        reply = await self.client.reply(call)
         return await off_loop(0 if self.encryption is None else record_bytes(reply), call.read, reply)
 
-    def start_claim(
-        self,
-        key: str,
-        request: ClaimRequest,
-        *,
-        loop: asyncio.AbstractEventLoop,
-        adopt: Adopt | None,
-        then: Then[Claim],
-    ) -> asyncio.Task[None] | None:
-        """See `CallbackCache`. It takes a task where a connection is to be opened."""
-        routes = self._routes.get(loop)
-        if routes is not None:
-            call = self._claim_call(routes, key, request, adopt, then, self.encryption, self.past_maxmemory)
-            if call.send(self._timeout):
-                return None
-        return start(loop, self.claim(key, request, adopt=adopt), then)
-
-    async def extend(self, key: str, *, token: bytes, lease_ms: int) -> bool:
-        """See `Cache.extend`."""
+    async def renew(self, key: str, *, token: bytes, lease_ms: int) -> bool:
+        """See `Cache.renew`."""
         check_duration("lease_ms", lease_ms)
-        return bool(await self._run(EXTEND, key, token, b"%d" % lease_ms) == 1)
+        return bool(await self.client.run(RENEW, key, token, b"%d" % lease_ms) == 1)
 
     async def complete(self, key: str, outcome: Record, *, ttl_ms: int) -> bool:
         """See `Cache.complete`."""
-        routes = self._here() or await self._open()
+        routes = await self.client.opened()
         size = 0 if self.encryption is None else body_bytes(outcome)
         call = await off_loop(size, OutcomeCall, routes, key, outcome, ttl_ms, None, self.encryption)
-        return call.read(await self._reply(call))
-
-    def start_complete(
-        self, key: str, outcome: Record, *, loop: asyncio.AbstractEventLoop, ttl_ms: int, then: Then[bool]
-    ) -> None:
-        """See `CallbackCache`. It takes a task where a connection is to be opened, or much to be encrypted."""
-        routes = self._routes.get(loop)
-        if routes is not None and (self.encryption is None or body_bytes(outcome) <= OFF_LOOP_BYTES):
-            call = OutcomeCall(routes, key, outcome, ttl_ms, then, self.encryption)
-            if call.send(self._timeout):
-                return
-        start(loop, self.complete(key, outcome, ttl_ms=ttl_ms), then)
+        return call.read(await self.client.reply(call))
 
     async def release(self, key: str, *, token: bytes) -> bool:
         """See `Cache.release`."""
         if len(token) != TOKEN_BYTES:
             raise ValueError("a token has 16 bytes")
-        return bool(await self._run(RELEASE, key, token) == 1)
+        return bool(await self.client.run(RELEASE, key, token) == 1)
 
     async def get(self, key: str) -> Claim | None:
         """See `Cache.get`."""
@@ -166,7 +121,7 @@ class RedisCache:
         return await self._read(PEEK, key)
 
     async def _read(self, script: Script, key: str) -> Claim | None:
-        reply = await self._run(script, key)
+        reply = await self.client.run(script, key)
         if reply is None:
             return None
         try:
@@ -196,7 +151,7 @@ class RedisCache:
                 resolved = resolved_record(held.record, target, request)
                 size = 0 if self.encryption is None else body_bytes(resolved)
                 outcome = await off_loop(size, encode, resolved, self.encryption, key.encode())
-            reply = await self._run(RESOLVE, key, outcome, *terms)
+            reply = await self.client.run(RESOLVE, key, outcome, *terms)
             if reply in _RESOLUTIONS:
                 return _RESOLUTIONS[reply]
             if reply != _OTHER_RECORD:
@@ -204,12 +159,9 @@ class RedisCache:
         return Resolution.OTHER_ATTEMPT
 
     async def purge(self, key: str, seen: Record, *, force: bool = False) -> Resolution:
-        """Remove a record, unless it is another attempt's by now than ``seen``, or in flight and not by ``force``.
-
-        Not of the `Cache` protocol: what is purged is in a shared cache.
-        """
+        """See `Purges.purge`."""
         owner = seen.token + seen.attempt.to_bytes(4, "big")
-        reply = await self._run(PURGE, key, owner, b"1" if force else b"0")
+        reply = await self.client.run(PURGE, key, owner, b"1" if force else b"0")
         if reply not in _RESOLUTIONS:
             raise RecordUnreadable("Redis answered with something that is no answer")
         return _RESOLUTIONS[reply]
@@ -217,66 +169,19 @@ class RedisCache:
     async def check_secret(self, namespace: str, values: Sequence[str], *, writes: bool) -> bool:
         """See `KeepsSecretCheck`. It is kept for good, beside the records: no scan of the namespace finds it."""
         given = [value.encode() for value in values]
-        return bool(await self._run(CHECK_SECRET, f"{{{namespace}:secret}}", b"1" if writes else b"0", *given) == 1)
-
-    async def command(self, key: str, packed: bytes) -> Reply:
-        """The reply to a packed command on ``key``, an error reply as a value. Not of the `Cache` protocol: it is for streams.
-
-        Raises `CacheUnavailable`, after which the command may have run or not.
-        """
-        routes = self._here() or await self._open()
-        return await send(routes, key.encode(), packed, routes.loop.time() + self._timeout)
-
-    async def append(
-        self, stream: str, fields: Iterable[bytes], *, limit: int, numbering: Numbering | None = None
-    ) -> Appended | None:
-        """Append an entry to the stream under a Redis key; ``None`` where ``limit`` entries are needed already.
-
-        ``fields`` are names and values in turn. With a ``numbering`` it gets its aggregate's next number, in the same step.
-        Not of the `Cache` protocol: only Redis has streams. It takes the connections of the records, so that it arrives where
-        the record of the same command is: another one might still be to an old master, which takes writes until it is demoted.
-
-        Raises `CacheRefused`: nothing was appended; other `CacheUnavailable`: the entry may be there or not.
-        """
-        call = AppendCall(self._here() or await self._open(), stream, fields, limit, numbering, None)
-        return call.read(await self._reply(call))
-
-    def start_append(
-        self,
-        stream: str,
-        fields: Sequence[bytes],
-        *,
-        limit: int,
-        numbering: Numbering | None,
-        loop: asyncio.AbstractEventLoop,
-        then: Then[Appended | None],
-    ) -> None:
-        """The same by callback, as those of `CallbackCache`."""
-        routes = self._routes.get(loop)
-        if routes is None or not AppendCall(routes, stream, fields, limit, numbering, then).send(self._timeout):
-            start(loop, self.append(stream, fields, limit=limit, numbering=numbering), then)
-
-    async def memory(self, stream: str) -> tuple[int, int, int]:
-        """Bytes used where the stream under a Redis key is, bytes that may be (0: no limit), and the stream's entries.
-
-        Raises `CacheUnavailable`.
-        """
-        reply = await self.command(stream, MEMORY.call(stream.encode()))
-        if isinstance(reply, ReplyError):
-            raise faults.of_stream_reply(reply)
-        used, most, entries = reply
-        return used, most, entries
+        return bool(
+            await self.client.run(CHECK_SECRET, f"{{{namespace}:secret}}", b"1" if writes else b"0", *given) == 1
+        )
 
     async def outlast(self, key: str, submission: Record, *, ttl_ms: int) -> int:
-        """Let the record of an accepted ``submission`` live for ``ttl_ms`` at least, written again where it is gone.
-
-        Returns how long it does. 0: another record is there; -1: it is still in flight. Raises `CacheUnavailable`.
-        """
-        return int(await self._run(OUTLAST, key, encode(submission, self.encryption, key.encode()), b"%d" % ttl_ms))
+        """See `KeepsSubmissions.outlast`."""
+        return int(
+            await self.client.run(OUTLAST, key, encode(submission, self.encryption, key.encode()), b"%d" % ttl_ms)
+        )
 
     async def prolong(self, key: str, *, ttl_ms: int) -> bool:
-        """Let a record that has an outcome live for ``ttl_ms`` at least. False: it has none, or lives for longer."""
-        return bool(await self._run(PROLONG, key, b"%d" % ttl_ms) == 1)
+        """See `KeepsSubmissions.prolong`."""
+        return bool(await self.client.run(PROLONG, key, b"%d" % ttl_ms) == 1)
 
     async def scan(self, namespace: str, key_digest: str | None = None, *, cursor: str = "", limit: int = 100) -> Page:
         """See `Cache.scan`. SCAN looks at about ``limit`` keys of the whole database, and may find none of ours among them.
@@ -290,9 +195,8 @@ class RedisCache:
         prefix = f"{namespace}:{key_digest}:" if key_digest is not None else f"{namespace}:"
         pattern = _GLOB.sub(rb"\\\g<0>", prefix.encode()) + b"*"
         packed = pack(b"SCAN", there.encode() or b"0", b"MATCH", pattern, b"COUNT", b"%d" % max(1, limit))
-        routes = self._here() or await self._open()
-        deadline = asyncio.get_running_loop().time() + self._timeout
-        sessions = await _sessions(routes, deadline)
+        deadline = asyncio.get_running_loop().time() + self.timeout
+        sessions = await self.client.sessions(deadline)
         node = min(int(number or 0), len(sessions) - 1)
         reply = await (await ready(sessions[node].claims, deadline)).send(packed, deadline)
         if isinstance(reply, ReplyError):
@@ -309,51 +213,56 @@ class RedisCache:
 
     async def check(self) -> list[str]:
         """See `Cache.check`."""
-        routes = self._here() or await self._open()
-        deadline = asyncio.get_running_loop().time() + self._timeout
-        return await advise_all(await routes.sessions(deadline), deadline)
+        return await self.client.check()
 
     async def close(self) -> None:
         """See `Cache.close`. Claims that wait to be withdrawn get one more time-out; a call after this connects again."""
-        for loop, routes in list(self._routes.items()):
-            self._routes.pop(loop, None)
-            if loop is asyncio.get_running_loop():
-                routes.resume_withdrawing()
-                await routes.settle()
-                await routes.aclose()
-            elif loop.is_closed():
-                routes.close()
-            else:
-                loop.call_soon_threadsafe(routes.close)
+        await self.client.close()
 
-    def _here(self) -> Routes | None:
-        return self._routes.get(asyncio.get_running_loop())
-
-    async def _open(self) -> Routes:
-        loop = asyncio.get_running_loop()
-        for old in [other for other in list(self._routes) if other.is_closed()]:
-            self._routes.pop(old).close()
-        routes = self._routes[loop] = self._topology.open()
-        await routes.guard()
-        routes.resume_withdrawing()
-        return routes
-
-    async def _run(self, script: Script, key: str, *arguments: bytes) -> Reply:
-        """A script's reply. Raises the error that an error reply stands for."""
-        reply = await self.command(key, script.call(key.encode(), *arguments))
-        if isinstance(reply, ReplyError):
-            raise faults.of_reply(reply)
-        return reply
-
-    def _reply(self, call: CallbackCall[Any]) -> Awaitable[Reply]:
-        return send(call.routes, call.key, call.packed, call.routes.loop.time() + self._timeout, call)
+    def _callback_calls(self) -> CallbackCalls:
+        return _RedisCalls(self)
 
 
-async def _sessions(routes: Routes, deadline: float) -> list[Session]:
-    try:
-        return await routes.sessions(deadline)
-    except CacheUnsupported as error:
-        raise CacheUnavailable(str(error)) from error
+class _RedisCalls:
+    """The calls of a `RedisCache` by callback, over the connections that are open: else each takes a task."""
+
+    __slots__ = ("_cache", "_claim_call", "_client", "_encryption")
+
+    def __init__(self, cache: RedisCache) -> None:
+        self._cache = cache
+        self._client = cache.client
+        self._encryption = cache.encryption
+        self._claim_call = cache._claim_call
+
+    def start_claim(
+        self,
+        key: str,
+        request: ClaimRequest,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        adopt: Adopt | None,
+        then: Then[Claim],
+    ) -> asyncio.Task[None] | None:
+        """See `CallbackCalls`."""
+        client, cache = self._client, self._cache
+        routes = client.routes.get(loop)
+        if routes is not None:
+            call = self._claim_call(routes, key, request, adopt, then, self._encryption, cache.past_maxmemory)
+            if call.send(client.timeout):
+                return None
+        return start(loop, cache.claim(key, request, adopt=adopt), then)
+
+    def start_complete(
+        self, key: str, outcome: Record, *, loop: asyncio.AbstractEventLoop, ttl_ms: int, then: Then[bool]
+    ) -> None:
+        """See `CallbackCalls`. It takes a task where much is to be encrypted, too."""
+        client, encryption = self._client, self._encryption
+        routes = client.routes.get(loop)
+        if routes is not None and (encryption is None or body_bytes(outcome) <= OFF_LOOP_BYTES):
+            call = OutcomeCall(routes, key, outcome, ttl_ms, then, encryption)
+            if call.send(client.timeout):
+                return
+        start(loop, self._cache.complete(key, outcome, ttl_ms=ttl_ms), then)
 
 
 def _is_text(key: bytes) -> bool:

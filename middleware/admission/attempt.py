@@ -300,7 +300,7 @@ class Attempt:
 
     async def _keeps_lease(self) -> bool:
         sent = monotonic()
-        extended = self._runtime.cache.extend(self.key, token=self.claim.token, lease_ms=self.policy.lease_ms)
+        extended = self._runtime.cache.renew(self.key, token=self.claim.token, lease_ms=self.policy.lease_ms)
         ours: object = await self._runtime.timed("extend", extended)  # a cache of one's own may say 1
         if ours:
             self.held_since = sent

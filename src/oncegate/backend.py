@@ -17,7 +17,7 @@ from oncegate.cache.errors import (
     RecordUnreadable,
 )
 from oncegate.cache.record import DEAD_TOKEN, Claim, ClaimRequest, Record, State, StoredResponse, Trace
-from oncegate.cache.store import Adopt, Cache, CallbackCache, Page, Then, by_callback
+from oncegate.cache.store import Cache, Page
 from oncegate.cache.transitions import (
     REMOVED,
     TRANSITIONS,
@@ -41,13 +41,11 @@ __all__ = [
     "REMOVED",
     "TRANSITIONS",
     "UNCHANGED",
-    "Adopt",
     "Cache",
     "CacheError",
     "CacheFull",
     "CacheUnavailable",
     "CacheUnsupported",
-    "CallbackCache",
     "Claim",
     "ClaimRequest",
     "IllegalTransition",
@@ -59,9 +57,7 @@ __all__ = [
     "ResolveRequest",
     "State",
     "StoredResponse",
-    "Then",
     "Trace",
-    "by_callback",
     "check_duration",
     "check_outcome",
     "check_resolution",

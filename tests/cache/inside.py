@@ -25,7 +25,7 @@ async def cached(
 
 def session_of(cache: RedisCache) -> Session:
     """What a cache on one server has open on the running loop."""
-    session = cache._routes[asyncio.get_running_loop()]
+    session = cache.client.routes[asyncio.get_running_loop()]
     assert isinstance(session, Session)
     return session
 
@@ -33,14 +33,14 @@ def session_of(cache: RedisCache) -> Session:
 @contextlib.contextmanager
 def timed(cache: RedisCache, seconds: float = 0.3) -> Iterator[None]:
     """What is asked meanwhile has so much time for its answer; all else has the cache's own."""
-    before, cache._timeout = cache._timeout, seconds
+    before, cache.client.timeout = cache.timeout, seconds
     try:
         yield
     finally:
-        cache._timeout = before
+        cache.client.timeout = before
 
 
 def withdrawals_of(cache: RedisCache) -> Withdrawals:
     """What a cache on one server has still to withdraw."""
-    assert isinstance(cache._topology, OneServer)
-    return cache._topology.withdrawals
+    assert isinstance(cache.client._topology, OneServer)
+    return cache.client._topology.withdrawals

@@ -185,7 +185,7 @@ class Scripts:
         return won == 1, decode(data, remaining_ms), remaining_ms
 
     def renew(self, token: bytes, lease_ms: int) -> Any:
-        return self._run(scripts.EXTEND, token, lease_ms) == 1
+        return self._run(scripts.RENEW, token, lease_ms) == 1
 
     def complete(self, outcome: Record, ttl_ms: int) -> Any:
         return self._run(scripts.COMPLETE, encode(outcome), ttl_ms) == 1

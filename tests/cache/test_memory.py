@@ -84,7 +84,7 @@ async def test_time_to_live_is_exact_to_the_millisecond() -> None:
     clock.now = 5.0 + 1.0
     held = await read(cache, "k")
     assert (held.record.state, held.remaining_ms) == (State.UNKNOWN, 9_000)
-    assert await cache.extend("k", token=token, lease_ms=1_500)  # from now on: a second and a half, and nine more
+    assert await cache.renew("k", token=token, lease_ms=1_500)  # from now on: a second and a half, and nine more
     clock.now = 6.0 + 10.499
     assert await cache.get("k") is not None
     clock.now = 6.0 + 10.5

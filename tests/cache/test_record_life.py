@@ -146,9 +146,9 @@ class RecordLife(RuleBasedStateMachine):
 
     @precondition(lambda self: self.tokens)
     @rule(late=st.integers(0, 3), lease=LEASES)
-    def extend(self, late: int, lease: int) -> None:
+    def renew(self, late: int, lease: int) -> None:
         token, model = self.token_of(late), self.model
-        done = self.run(self.store.cache.extend(self.store.key, token=token, lease_ms=lease))
+        done = self.run(self.store.cache.renew(self.store.key, token=token, lease_ms=lease))
         assert done == (model is not None and model.in_flight and model.token == token)
         if done and model is not None:
             model.left = lease + model.retention

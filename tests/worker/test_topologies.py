@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from oncegate.cache.redis.streams.client import StreamClient
+from oncegate.cache.redis.streams.commands import run_command, stream_client
 from testing.command_line import invoke
 from testing.waiting import until
 from tests.worker.shop import Shop
@@ -18,16 +18,16 @@ async def test_a_worker_and_an_operator_work_wherever_the_records_are(
     group = request.getfixturevalue(f"{kind}_group")
     shop = Shop(redis_url, tmp_path)  # its own client is not used: it knows single servers only
     shop.url = group.url
-    client = StreamClient(group.url, timeout=5)
+    client = stream_client(group.url, timeout=5)
 
     async def one_is_dead() -> bool:
-        dead = await client.run("XLEN", shop.dead) == 1
-        return dead and not (await client.run("XPENDING", shop.stream, "commands"))[0]
+        dead = await run_command(client, "XLEN", shop.dead) == 1
+        return dead and not (await run_command(client, "XPENDING", shop.stream, "commands"))[0]
 
     try:
         for key, payload in (("good", {}), ("bad", {"do": "reject"})):
             fields = [part for pair in shop.command(key, payload).fields().items() for part in pair]
-            await client.run("XADD", shop.stream, "*", *fields)
+            await run_command(client, "XADD", shop.stream, "*", *fields)
         worker = shop.start(settings={"cache_timeout": 0.5})
         await until(one_is_dead)
         assert (shop.effects("good"), shop.effects("bad")) == (1, 0)

@@ -13,7 +13,7 @@ from rich.progress import Progress as ProgressBar
 from oncegate.app.cli.terminal import as_document, console
 from oncegate.app.cli.usage import end
 from oncegate.cache.errors import CacheError
-from oncegate.cache.redis.streams.client import StreamClient
+from oncegate.cache.redis.streams.commands import stream_client
 from oncegate.cache.redis.streams.stream import CommandStream
 from oncegate.middleware.consumers.delivery import broker_time
 from oncegate.sql.inbox.cleanup import Progress, Retention, forget_in
@@ -49,7 +49,7 @@ async def _needed_from(settings: "GatewaySettings") -> datetime | None:
     counts here, neither that of Redis nor another gateway's, which would use up the margin.
     """
     worker = settings.worker
-    client = StreamClient(settings.cache, timeout=settings.cache_timeout)
+    client = stream_client(settings.cache, timeout=settings.cache_timeout)
     try:
         earliest = await CommandStream(client, settings.namespace, worker.stream).oldest_sent_ms(worker.consumer_name)
     finally:

@@ -8,8 +8,9 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from oncegate.cache.redis.client import RedisClient
 from oncegate.cache.redis.scripts import ACKNOWLEDGE, CREATE_GROUP, LEAVE
-from oncegate.cache.redis.streams.client import StreamClient
+from oncegate.cache.redis.streams.commands import run_command, run_command_on, run_script
 from oncegate.cache.redis.streams.stream import CommandStream, Fields, entries_of
 
 log = logging.getLogger("oncegate.worker")
@@ -38,7 +39,7 @@ class Group:
     """
 
     def __init__(
-        self, stream: CommandStream, reading: StreamClient, name: str, worker: str, limits: LetterLimits
+        self, stream: CommandStream, reading: RedisClient, name: str, worker: str, limits: LetterLimits
     ) -> None:
         self.stream = stream
         self._limits = limits
@@ -49,37 +50,37 @@ class Group:
 
     async def create(self) -> bool:
         """Make the group, and the stream with it, to be read from the first entry on. False: it was there already."""
-        return bool(await self._client.call(CREATE_GROUP, (self.stream.key,), self.name))
+        return bool(await run_script(self._client, CREATE_GROUP, (self.stream.key,), self.name))
 
     async def read(self, count: int, block_ms: int) -> list[tuple[bytes, Fields]]:
         """At most ``count`` entries that the group has not read, waiting for the first one for ``block_ms``."""
         own = ("GROUP", self.name, self.worker, "COUNT", count, "BLOCK", block_ms, "STREAMS")
-        streams = await self._reading.run_on(self.stream.key, "XREADGROUP", *own, self.stream.key, ">")
+        streams = await run_command_on(self._reading, self.stream.key, "XREADGROUP", *own, self.stream.key, ">")
         return [found for _, entries in streams or () for found in entries_of(entries)]
 
     async def take(self, entry: bytes) -> Fields | None:
         """The fields of a pending entry, ours from now on; ``None``: it is pending no longer."""
-        found = await self._client.run("XCLAIM", self.stream.key, self.name, self.worker, 0, entry)
+        found = await run_command(self._client, "XCLAIM", self.stream.key, self.name, self.worker, 0, entry)
         return dict(entries_of(found)).get(entry)
 
     async def keep(self, entries: Sequence[bytes]) -> None:
         """Reset the idle time of ``entries``, as far as they are pending."""
         for first in range(0, len(entries), _AT_ONCE):
             some = entries[first : first + _AT_ONCE]
-            await self._client.run("XCLAIM", self.stream.key, self.name, self.worker, 0, *some, "JUSTID")
+            await run_command(self._client, "XCLAIM", self.stream.key, self.name, self.worker, 0, *some, "JUSTID")
 
     async def leave_to_others(self, waits_ms: Mapping[bytes, int], idle_ms: int) -> None:
         """Give up entries so that each is taken for abandoned (idle for ``idle_ms``) once its own time to wait is over."""
         own = (self.stream.key, self.name, self.worker)
         for entry, wait_ms in waits_ms.items():
-            await self._client.run("XCLAIM", *own, 0, entry, "IDLE", max(0, idle_ms - wait_ms), "JUSTID")
+            await run_command(self._client, "XCLAIM", *own, 0, entry, "IDLE", max(0, idle_ms - wait_ms), "JUSTID")
 
     async def abandoned(
         self, idle_ms: int, cursor: bytes, count: int
     ) -> tuple[bytes | None, list[tuple[bytes, Fields]]]:
         """Where to go on (``None``: those were all), and at most ``count`` entries idle for ``idle_ms``, ours from now on."""
         own = (self.name, self.worker, idle_ms, cursor, "COUNT", count)
-        further, entries, *_ = await self._client.run("XAUTOCLAIM", self.stream.key, *own)
+        further, entries, *_ = await run_command(self._client, "XAUTOCLAIM", self.stream.key, *own)
         return None if further == FIRST else further, entries_of(entries)
 
     async def acknowledge(self, entry: bytes, death: Mapping[bytes, bytes] | None = None, copy_of: str = "") -> bool:
@@ -102,7 +103,7 @@ class Group:
         """Whether ``entry`` was pending, and how many dead letters were trimmed."""
         keys = (self.stream.key, self.stream.dead_key, self.stream.trimmed_key)
         limits = (self._limits.most, self._limits.ttl_ms)
-        done, trimmed = await self._client.call(ACKNOWLEDGE, keys, self.name, entry, copy_of, *limits, *details)
+        done, trimmed = await run_script(self._client, ACKNOWLEDGE, keys, self.name, entry, copy_of, *limits, *details)
         if trimmed:
             log.warning(
                 "%d dead letters of stream %s were too many or too old, and are gone", trimmed, self.stream.name
@@ -115,4 +116,4 @@ class Group:
 
     async def strike_off(self, leaver: str = "") -> None:
         """Remove from the group workers that are long gone, and ``leaver``; none under whose name something is pending."""
-        await self._client.call(LEAVE, (self.stream.key,), self.name, leaver, GONE_AFTER_MS)
+        await run_script(self._client, LEAVE, (self.stream.key,), self.name, leaver, GONE_AFTER_MS)

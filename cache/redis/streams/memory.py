@@ -12,7 +12,9 @@ import asyncio
 from dataclasses import dataclass
 
 from oncegate.cache.errors import CacheUnavailable
-from oncegate.cache.redis.store import RedisCache
+from oncegate.cache.redis.client import RedisClient
+from oncegate.cache.redis.scripts import MEMORY
+from oncegate.cache.redis.streams.commands import run_script
 
 EXECUTION_BYTES = 512
 """What the record of an execution takes, with a small result: 331 bytes were measured."""
@@ -46,11 +48,16 @@ class StreamMemory:
         return StreamMemory(self.used + size * 5 // 4 + SUBMISSION_BYTES, self.most, self.entries + 1)
 
 
-class MemorySamples:
-    """Samples of the memory where streams are, in the Redis of ``cache``, taken at most every `SAMPLE_SECONDS`."""
+async def memory_of(client: RedisClient, stream: str) -> StreamMemory:
+    """The memory where the stream under a Redis key is, and its length. Raises `CacheUnavailable`."""
+    return StreamMemory(*await run_script(client, MEMORY, (stream,)))
 
-    def __init__(self, cache: RedisCache) -> None:
-        self._cache = cache
+
+class MemorySamples:
+    """Samples of the memory where streams are, in the Redis of ``client``, taken at most every `SAMPLE_SECONDS`."""
+
+    def __init__(self, client: RedisClient) -> None:
+        self._client = client
         self._samples: dict[str, tuple[float, StreamMemory]] = {}
         self._sampling: dict[str, asyncio.Task[None]] = {}
 
@@ -81,7 +88,7 @@ class MemorySamples:
 
     async def _sample(self, key: str) -> None:
         try:
-            memory = StreamMemory(*await self._cache.memory(key))
+            memory = await memory_of(self._client, key)
         except CacheUnavailable:  # no answer, or this user may not see it: then appending shows whether there is room
             memory = StreamMemory(0, 0, 0)
         self._samples[key] = asyncio.get_running_loop().time(), memory

@@ -4,7 +4,7 @@ Strategy. An entry that a group still needs is never trimmed: trimming goes up t
 or not acknowledged, and without a group it does nothing. Where that leaves no room, a new command is refused, and an accepted
 one stays. One script does all that (``cache/redis/lua/append.lua``), so that no group can come in between.
 
-Appending goes over the connections of the records (`RedisCache.append` says why), all else over a `StreamClient`.
+Appending goes over the connections of the records (`append_entry` says why), all else over those of a `stream_client`.
 """
 
 import re
@@ -17,11 +17,12 @@ import orjson
 from oncegate.cache.errors import CacheRefused, GroupMissing
 from oncegate.cache.fields import FIELD_VALUE
 from oncegate.cache.record import DEAD_TOKEN, FINGERPRINT_BYTES, MAX_SEQUENCE, Record, State, StoredResponse
+from oncegate.cache.redis.client import RedisClient
 from oncegate.cache.redis.connection.pipe import Reply
-from oncegate.cache.redis.scripts import APPEND, MEMORY, RETRY
-from oncegate.cache.redis.streams.client import StreamClient
+from oncegate.cache.redis.scripts import APPEND, RETRY
+from oncegate.cache.redis.streams.commands import run_command, run_script
 from oncegate.cache.redis.streams.entry_id import added_at_ms
-from oncegate.cache.redis.streams.memory import StreamMemory
+from oncegate.cache.redis.streams.memory import StreamMemory, memory_of
 
 Fields = dict[bytes, bytes]
 """What an entry holds."""
@@ -207,7 +208,7 @@ class CommandStream:
     What Redis or the way to it refuses is raised as `CacheUnavailable`.
     """
 
-    def __init__(self, client: StreamClient, namespace: str, name: str) -> None:
+    def __init__(self, client: RedisClient, namespace: str, name: str) -> None:
         self.client = client
         self.name = name
         self.key = stream_key(namespace, name)
@@ -217,32 +218,32 @@ class CommandStream:
 
     async def trim(self) -> int:
         """Remove what no group needs any more; how many entries that were. Without a group: none."""
-        return int(await self.client.call(APPEND, (self.key,), 0))
+        return int(await run_script(self.client, APPEND, (self.key,), 0))
 
     async def memory(self) -> StreamMemory:
         """The memory where the stream is, and its length."""
         try:
-            return StreamMemory(*await self.client.call(MEMORY, (self.key,)))
+            return await memory_of(self.client, self.key)
         except CacheRefused:  # this user may not see how full it is
             return StreamMemory(0, 0, await self.length())
 
     async def length(self) -> int:
         """How many entries there are, those included that no group needs any more."""
-        return int(await self.client.run("XLEN", self.key))
+        return int(await run_command(self.client, "XLEN", self.key))
 
     async def exists(self) -> bool:
         """Whether there is such a stream, or was: its dead letters stay."""
-        return bool(await self.client.run("EXISTS", self.key, self.dead_key))
+        return bool(await run_command(self.client, "EXISTS", self.key, self.dead_key))
 
     async def entry(self, entry: str) -> Fields | None:
         """The fields of one entry; ``None`` where it is gone."""
-        found = entries_of(await self.client.run("XRANGE", self.key, entry, entry))
+        found = entries_of(await run_command(self.client, "XRANGE", self.key, entry, entry))
         return found[0][1] if found else None
 
     async def groups(self) -> list[GroupProgress]:
         """The groups that read the stream; none where there is no stream."""
         try:
-            groups = [pairs(each) for each in await self.client.run("XINFO GROUPS", self.key)]
+            groups = [pairs(each) for each in await run_command(self.client, "XINFO GROUPS", self.key)]
         except GroupMissing:
             return []
         return [
@@ -253,7 +254,7 @@ class CommandStream:
     async def pending(self, group: str, limit: int) -> list[PendingEntry]:
         """At most ``limit`` entries that ``group`` has not acknowledged, the oldest first; none where there is no such group."""
         try:
-            held = await self.client.run("XPENDING", self.key, group, "-", "+", limit)
+            held = await run_command(self.client, "XPENDING", self.key, group, "-", "+", limit)
         except GroupMissing:
             return []
         return [
@@ -269,11 +270,11 @@ class CommandStream:
         try:
             if held := await self.pending(group, 1):
                 return held[0].entry.encode()
-            found = [pairs(each) for each in await self.client.run("XINFO GROUPS", self.key)]
+            found = [pairs(each) for each in await run_command(self.client, "XINFO GROUPS", self.key)]
             read = next((b"(" + each[b"last-delivered-id"] for each in found if each[b"name"] == group.encode()), b"-")
         except GroupMissing:
             pass  # nor is there a stream, then
-        unread = entries_of(await self.client.run("XRANGE", self.key, read, "+", "COUNT", 1))
+        unread = entries_of(await run_command(self.client, "XRANGE", self.key, read, "+", "COUNT", 1))
         return unread[0][0] if unread else None
 
     async def oldest_sent_ms(self, group: str) -> int | None:
@@ -283,7 +284,7 @@ class CommandStream:
         """
         start, earliest = await self.oldest_needed(group), None
         while start is not None:
-            page = entries_of(await self.client.run("XRANGE", self.key, start, "+", "COUNT", _PAGE))
+            page = entries_of(await run_command(self.client, "XRANGE", self.key, start, "+", "COUNT", _PAGE))
             for entry, fields in page:
                 at_ms = sent_ms(fields.get(b"accepted_at", b""), entry)
                 earliest = at_ms if earliest is None or (at_ms is not None and at_ms < earliest) else earliest
@@ -294,20 +295,20 @@ class CommandStream:
 
     async def dead(self) -> int:
         """How many dead letters there are."""
-        return int(await self.client.run("XLEN", self.dead_key))
+        return int(await run_command(self.client, "XLEN", self.dead_key))
 
     async def trimmed(self) -> int:
         """How many dead letters were too many, or too old, since there are any."""
-        return int(await self.client.run("GET", self.trimmed_key) or 0)
+        return int(await run_command(self.client, "GET", self.trimmed_key) or 0)
 
     async def letters(self, start: str, last: str, count: int) -> list[tuple[str, Fields]]:
         """At most ``count`` dead letters from ``start`` to ``last``, as XRANGE takes them, the oldest first."""
-        found = entries_of(await self.client.run("XRANGE", self.dead_key, start, last, "COUNT", count))
+        found = entries_of(await run_command(self.client, "XRANGE", self.dead_key, start, last, "COUNT", count))
         return [(letter.decode(), fields) for letter, fields in found]
 
     async def newest_letter(self) -> str | None:
         """The id of the newest dead letter."""
-        found = await self.client.run("XREVRANGE", self.dead_key, "+", "-", "COUNT", 1)
+        found = await run_command(self.client, "XREVRANGE", self.dead_key, "+", "-", "COUNT", 1)
         return found[0][0].decode() if found else None
 
     async def retry(self, letter: str, note: str) -> str | None:
@@ -317,12 +318,12 @@ class CommandStream:
 
         Raises `GroupMissing` where the consumer that gave it up has no group: nobody would read the entry.
         """
-        entry: bytes | None = await self.client.call(RETRY, (self.key, self.dead_key), letter, note)
+        entry: bytes | None = await run_script(self.client, RETRY, (self.key, self.dead_key), letter, note)
         return entry.decode() if entry else None
 
     async def discard(self, letter: str) -> bool:
         """Delete a dead letter. False: there is none any more."""
-        return bool(await self.client.run("XDEL", self.dead_key, letter))
+        return bool(await run_command(self.client, "XDEL", self.dead_key, letter))
 
 
 def pairs(flat: Sequence[Any]) -> dict[bytes, Any]:

@@ -39,7 +39,7 @@ async def can_do_nothing(store: Store, token: bytes) -> None:
     """Who has ``token`` owns nothing."""
     before = await seen(store)
     assert not await complete(store, token)
-    assert not await store.cache.extend(store.key, token=token, lease_ms=LEASE)
+    assert not await store.cache.renew(store.key, token=token, lease_ms=LEASE)
     assert not await store.cache.release(store.key, token=token)
     assert await seen(store) == before
 
@@ -97,7 +97,7 @@ class Claims:
         held = await held_in(store)
         assert (held.record.state, held.record.lapsed, held.record.attempt) == (State.UNKNOWN, True, 1)
         assert not await store.cache.release(store.key, token=B)
-        assert await store.cache.extend(store.key, token=A, lease_ms=LEASE)
+        assert await store.cache.renew(store.key, token=A, lease_ms=LEASE)
         assert await reads(store) is State.IN_FLIGHT
         assert await store.cache.complete(store.key, Record(State.SUCCEEDED, A, PRINT, 1, RESPONSE), ttl_ms=TTL)
         assert (await held_in(store)).record == Record(State.SUCCEEDED, A, PRINT, 1, RESPONSE)
@@ -140,7 +140,7 @@ class Claims:
     async def test_an_owner_renews_in_flight_or_lapsed(self, store: Store, lapsed: bool) -> None:
         await claim(store, A)
         await leave(store, RETENTION - 1 if lapsed else RETENTION + SLACK_MS)
-        assert await store.cache.extend(store.key, token=A, lease_ms=2 * LEASE)
+        assert await store.cache.renew(store.key, token=A, lease_ms=2 * LEASE)
         held = await held_in(store)
         assert held.record.state is State.IN_FLIGHT
         assert about(held.remaining_ms, 2 * LEASE + RETENTION)
@@ -198,7 +198,7 @@ class Claims:
     async def test_what_is_not_in_flight_is_neither_renewed_nor_released(self, store: Store, source: State) -> None:
         await bring_to(store, source)
         before = await seen(store)
-        assert not await store.cache.extend(store.key, token=A, lease_ms=LEASE)
+        assert not await store.cache.renew(store.key, token=A, lease_ms=LEASE)
         assert not await store.cache.release(store.key, token=A)
         assert await seen(store) == before
 
@@ -277,7 +277,7 @@ class Claims:
         await claim(store, A, lease_ms=LEASE, retention_ms=1_000)
         answer = await claim(store, B, RETRY, lease_ms=1_000, retention_ms=10 * RETENTION)
         assert (answer.won, answer.record.state) == (False, State.IN_FLIGHT)
-        await store.cache.extend(store.key, token=A, lease_ms=LEASE)
+        await store.cache.renew(store.key, token=A, lease_ms=LEASE)
         held = await held_in(store)
         assert about(held.remaining_ms, LEASE + 1_000)
 
@@ -298,7 +298,7 @@ class Claims:
         for _ in range(20):
             await leave(store, RETENTION // 2)
             rival = os.urandom(16)
-            renewing = store.cache.extend(store.key, token=owner, lease_ms=LEASE)
+            renewing = store.cache.renew(store.key, token=owner, lease_ms=LEASE)
             claiming = claim(store, rival, RETRY)
             if renewed_first:
                 renewed, answer = await asyncio.gather(renewing, claiming)
@@ -316,7 +316,7 @@ class Claims:
         for _ in range(20):
             assert (await claim(store, A)).won
             await leave(store, RETENTION // 2)
-            renewing = store.cache.extend(store.key, token=A, lease_ms=LEASE)
+            renewing = store.cache.renew(store.key, token=A, lease_ms=LEASE)
             if renewed_first:
                 renewed, outcome = await asyncio.gather(renewing, resolve(store, None))
             else:

@@ -14,8 +14,8 @@ import httpx
 import pytest
 
 from oncegate.app.gateway.gateway import Gateway
-from oncegate.cache.redis.calls import Numbering
 from oncegate.cache.redis.store import RedisCache
+from oncegate.cache.redis.streams.append import Numbering, append_entry
 from oncegate.cache.redis.streams.stream import Command, numbers_key, stream_key
 from testing.served import served
 from testing.servers import RedisServer
@@ -297,7 +297,9 @@ async def test_what_is_known_of_commands_goes_after_its_time_and_numbers_stay(re
                 Numbering(numbers, b"%016d" % (each % 50), command, b"", known_ms=1, kept_ms=1)
                 for each, command in enumerate(commands)
             ]
-            await asyncio.gather(*[cache.append(stream, [b"a", b"b"], limit=10**6, numbering=each) for each in given])
+            await asyncio.gather(
+                *[append_entry(cache.client, stream, [b"a", b"b"], limit=10**6, numbering=each) for each in given]
+            )
     finally:
         await cache.close()
     held: Any = redis_server.client().hgetall(numbers)

@@ -14,7 +14,8 @@ from hiredis import ReplyError
 from oncegate.cache.errors import CacheRefused, CacheUnavailable, GroupMissing
 from oncegate.cache.redis.connection import faults
 from oncegate.cache.redis.store import RedisCache
-from oncegate.cache.redis.streams.client import StreamClient
+from oncegate.cache.redis.streams.append import append_entry
+from oncegate.cache.redis.streams.commands import run_command, run_command_on, stream_client
 from oncegate.cache.redis.streams.stream import Command, CommandStream, Fields, NotACommand, entries_of
 from testing.groups import ClusterGroup, SentinelGroup
 from testing.servers import RedisServer
@@ -40,11 +41,11 @@ class Stream(CommandStream):
     """A stream that can be appended to as well."""
 
     def __init__(self, url: str, timeout: float = 10) -> None:
-        super().__init__(StreamClient(url, timeout=timeout), f"test-{os.urandom(6).hex()}", "commands")
+        super().__init__(stream_client(url, timeout=timeout), f"test-{os.urandom(6).hex()}", "commands")
         self.cache = RedisCache.from_url(url, timeout=timeout)
 
     async def append(self, command: Command, limit: int) -> str | None:
-        appended = await self.cache.append(self.key, command.parts(), limit=limit)
+        appended = await append_entry(self.cache.client, self.key, command.parts(), limit=limit)
         return None if appended is None else appended.entry
 
     async def __aenter__(self) -> Self:
@@ -62,11 +63,11 @@ async def stream(redis_server: RedisServer) -> AsyncIterator[Stream]:
 
 
 async def _group(stream: Stream, name: str, start: str = "0") -> None:
-    await stream.client.run("XGROUP CREATE", stream.key, name, start, "MKSTREAM")
+    await run_command(stream.client, "XGROUP CREATE", stream.key, name, start, "MKSTREAM")
 
 
 async def _acknowledge(stream: Stream, group: str, *entries: bytes) -> None:
-    await stream.client.run("XACK", stream.key, group, *entries)
+    await run_command(stream.client, "XACK", stream.key, group, *entries)
 
 
 async def _append(stream: Stream, count: int, limit: int = 1000) -> list[str]:
@@ -75,12 +76,12 @@ async def _append(stream: Stream, count: int, limit: int = 1000) -> list[str]:
 
 async def _read(stream: Stream, group: str, count: int) -> list[bytes]:
     words = ("XREADGROUP", "GROUP", group, "reader", "COUNT", count, "STREAMS", stream.key, ">")
-    found = await stream.client.run_on(stream.key, *words)
+    found = await run_command_on(stream.client, stream.key, *words)
     return [entry for entry, _ in found[0][1]] if found else []
 
 
 async def _entries(stream: Stream) -> list[tuple[bytes, Fields]]:
-    return entries_of(await stream.client.run("XRANGE", stream.key, "-", "+"))
+    return entries_of(await run_command(stream.client, "XRANGE", stream.key, "-", "+"))
 
 
 async def _left(stream: Stream) -> list[str]:
@@ -166,7 +167,7 @@ async def test_a_group_that_was_set_back_needs_what_it_will_read_again(stream: S
     await _group(stream, "one")
     read = await _read(stream, "one", 6)
     await _acknowledge(stream, "one", *read[:5])
-    await stream.client.run("XGROUP SETID", stream.key, "one", entries[1])
+    await run_command(stream.client, "XGROUP SETID", stream.key, "one", entries[1])
     assert await stream.trim() == 2
     assert await _left(stream) == entries[2:]
 
@@ -182,7 +183,7 @@ async def test_all_goes_once_every_group_has_acknowledged_all(stream: Stream) ->
 async def test_ids_beyond_what_a_lua_number_holds_are_compared_exactly(stream: Stream) -> None:
     high = 2**64 - 10
     for sequence in range(3):
-        await stream.client.run("XADD", stream.key, f"5-{high + sequence}", "v", "1")
+        await run_command(stream.client, "XADD", stream.key, f"5-{high + sequence}", "v", "1")
     for group, read in (("slow", 2), ("fast", 3)):
         await _group(stream, group)
         await _acknowledge(stream, group, *await _read(stream, group, read))
@@ -236,7 +237,7 @@ async def test_a_server_that_hangs_is_given_up_on_and_never_asked_twice() -> Non
         async with Stream(server.url) as stream, Stream(server.url, timeout=0.3) as hasty:
             await stream.append(COMMAND, 10)
             server.pause()
-            stream.cache._timeout = 0.3  # over a connection that stands, for this one alone
+            stream.cache.client.timeout = 0.3  # over a connection that stands, for this one alone
             with pytest.raises(CacheUnavailable):
                 await stream.append(COMMAND, 10)
             with pytest.raises(CacheUnavailable):
@@ -251,7 +252,7 @@ async def test_a_server_that_hangs_is_given_up_on_and_never_asked_twice() -> Non
 
 
 async def test_a_cluster_that_is_not_there_is_told_of_like_any_redis() -> None:
-    client = StreamClient("redis+cluster://127.0.0.1:1", timeout=1)
+    client = stream_client("redis+cluster://127.0.0.1:1", timeout=1)
     try:
         for operation in (
             CommandStream(client, "shop", "commands").trim,
@@ -303,7 +304,7 @@ async def test_a_script_that_redis_has_forgotten_is_no_obstacle(stream: Stream, 
 )
 def test_a_url_that_can_not_be_used_is_refused_without_its_credentials(url: str) -> None:
     with pytest.raises(ValueError) as caught:
-        StreamClient(url, timeout=1)
+        stream_client(url, timeout=1)
     assert "pass@" not in str(caught.value)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from oncegate.app.commands.processing import DONE, Disposition
 from oncegate.app.commands.worker import Worker
-from oncegate.cache.redis.streams.client import StreamClient
+from oncegate.cache.redis.streams.commands import run_command, stream_client
 from oncegate.cache.redis.streams.group import Group, LetterLimits
 from oncegate.cache.redis.streams.stream import CommandStream
 from testing.waiting import until
@@ -18,7 +18,7 @@ async def test_what_is_executed_is_refreshed_again_after_a_fault(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else all that this worker holds looks abandoned from then on."""
-    client, reading = (StreamClient(redis_url, timeout=60) for _ in range(2))
+    client, reading = (stream_client(redis_url, timeout=60) for _ in range(2))
     stream = CommandStream(client, uuid4().hex, "commands")
     keep, kept = Group.keep, 0
     executed = asyncio.Event()
@@ -41,7 +41,7 @@ async def test_what_is_executed_is_refreshed_again_after_a_fault(
     monkeypatch.setattr(Group, "keep", fail_at_first)
     group = Group(stream, reading, "commands", "worker", LetterLimits(10, 60_000))
     worker = Worker(group, process, concurrency=1, idle=0.4, trim=lambda: asyncio.sleep(0))
-    await client.run("XADD", stream.key, "*", "a", "b")
+    await run_command(client, "XADD", stream.key, "*", "a", "b")
     running = asyncio.create_task(worker.run(60))
     await until(lambda: kept >= 3)
     executed.set()

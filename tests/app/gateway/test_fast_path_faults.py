@@ -65,7 +65,7 @@ async def test_an_owner_that_was_held_up_does_not_run_beside_its_successor(redis
     ):
         await answered(talk, keyed())
         assert isinstance(gateway._cache, RedisCache)
-        gateway._cache._timeout = PATIENCE  # the lease is short, and allows of no such patience from the start
+        gateway._cache.client.timeout = PATIENCE  # the lease is short, and allows of no such patience from the start
         known = set((await gateway._cache.scan(namespace)).keys)
         in_flight = in_flight_of(gateway)
         redis.pause()
@@ -235,7 +235,7 @@ async def test_a_redis_that_does_not_keep_up_takes_no_more_claims(redis: RedisSe
         await talk.exchange(keyed("k"))
         others = [await stack.enter_async_context(talking(port)) for _ in range(4)]
         assert isinstance(gateway._cache, RedisCache)
-        pipeline = gateway._cache._routes[asyncio.get_running_loop()].holder(b"").claims.pipeline  # type: ignore[union-attr]  # it is there by now
+        pipeline = gateway._cache.client.routes[asyncio.get_running_loop()].holder(b"").claims.pipeline  # type: ignore[union-attr]  # it is there by now
         assert pipeline is not None
         pipeline._bounds = Bounds(commands=2)
         redis.pause()

@@ -91,7 +91,7 @@ async def test_a_lease_is_renewed_for_as_long_as_it_lasts(redis_url: str) -> Non
         async with gateway_at(upstream.url, redis_url, cache_timeout=2, idempotency=rules) as (talk, gateway, port):
             await answered(talk, keyed())
             assert isinstance(gateway._cache, RedisCache)
-            gateway._cache._timeout = PATIENCE  # the lease allows of no such patience from the start
+            gateway._cache.client.timeout = PATIENCE  # the lease allows of no such patience from the start
             talk.writer.write(keyed("k", path="/slow"))
             await upstream.received(2)
             other = await asyncio.open_connection("127.0.0.1", port)

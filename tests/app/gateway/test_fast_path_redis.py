@@ -240,7 +240,7 @@ async def test_a_large_outcome_goes_over_a_connection_of_its_own(redis: RedisSer
     async with ready(redis, slow := Slow(large)) as (talk, gateway, _, upstream, _):
         slow.go_on.set()
         assert isinstance(gateway._cache, RedisCache)
-        session = gateway._cache._routes[asyncio.get_running_loop()].holder(b"")
+        session = gateway._cache.client.routes[asyncio.get_running_loop()].holder(b"")
         assert session is not None
         assert session.bodies.pipeline is None
         assert (await talk.exchange(SLOW)).endswith(b"x" * 70_000)

@@ -51,7 +51,7 @@ def moving(cluster_group: ClusterGroup) -> Iterator[tuple[str, str, int]]:
 
 
 def routes_of(cache: RedisCache) -> ClusterRoutes:
-    routes = cache._routes[asyncio.get_running_loop()]
+    routes = cache.client.routes[asyncio.get_running_loop()]
     assert isinstance(routes, ClusterRoutes)
     return routes
 
@@ -128,7 +128,7 @@ async def test_while_a_slot_moves_each_key_is_asked_for_where_it_is(
     assert cluster_group.move_keys(slot, 0, 1) >= 1  # other tests may have keys there
     assert source.command("CLUSTER", "COUNTKEYSINSLOT", slot) == 0
     assert not (await claim(cache, goes)).won
-    assert await cache.extend(goes, token=tokens[goes], lease_ms=60_000)
+    assert await cache.renew(goes, token=tokens[goes], lease_ms=60_000)
     assert await complete(cache, goes, tokens[goes], os.urandom(LARGE_BYTES + 1))
     assert await state(cache, goes) is State.SUCCEEDED
     assert (await claim(cache, fresh, tokens[fresh])).won
@@ -305,8 +305,8 @@ async def test_a_replica_takes_over_and_completions_land_on_it(hangs: bool) -> N
 
 
 def withdrawals(cache: RedisCache) -> list[Withdrawals]:
-    assert isinstance(cache._topology, Cluster)
-    return list(cache._topology.withdrawals.values())
+    assert isinstance(cache.client._topology, Cluster)
+    return list(cache.client._topology.withdrawals.values())
 
 
 async def test_a_slot_that_nobody_serves_is_unavailable_in_time(cluster_group: ClusterGroup) -> None:

@@ -15,6 +15,7 @@ from oncegate.cache.errors import CacheFull, CacheUnavailable, RecordUnreadable
 from oncegate.cache.record import Claim, ClaimRequest, Record, State, StoredResponse, Trace
 from oncegate.cache.redis.connection.send import LARGE_BYTES
 from oncegate.cache.redis.store import RedisCache
+from oncegate.cache.store import callbacks
 from testing.servers import RedisServer
 from testing.waiting import until
 from tests.cache.inside import cached, session_of
@@ -84,7 +85,7 @@ async def test_flushed_scripts_are_loaded_again(redis_server: RedisServer, redis
     for _ in range(2):
         redis_server.command("SCRIPT", "FLUSH")
         assert (await redis_cache.claim(key, ClaimRequest(token=token, **LEASE))).won
-        assert await redis_cache.extend(key, token=token, lease_ms=60_000)
+        assert await redis_cache.renew(key, token=token, lease_ms=60_000)
     redis_server.command("SCRIPT", "FLUSH")
     assert await complete(redis_cache, key, token)
 
@@ -182,7 +183,7 @@ async def test_on_a_full_server_new_keys_are_refused_and_all_else_goes_on() -> N
             await cache.claim("new", ClaimRequest(token=os.urandom(16), **LEASE))
         assert (await cache.claim("done", ClaimRequest(token=os.urandom(16), **LEASE))).record.response == RESPONSE
         assert await cache.get("done") is not None
-        assert await cache.extend("running", token=running, lease_ms=60_000)
+        assert await cache.renew("running", token=running, lease_ms=60_000)
         assert await complete(cache, "running", running, b"y" * 100_000)
         assert await cache.release("undone", token=undone)
         server.command("CONFIG", "SET", "maxmemory", "0")
@@ -198,7 +199,7 @@ async def test_a_cache_that_may_go_past_maxmemory_claims_there_by_either_call() 
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Any] = loop.create_future()
         request = ClaimRequest(token=os.urandom(16), **LEASE)
-        cache.start_claim("callback", request, loop=loop, adopt=None, then=answer.set_result)
+        callbacks(cache).start_claim("callback", request, loop=loop, adopt=None, then=answer.set_result)
         found = await answer
         assert isinstance(found, Claim), found
         assert found.won

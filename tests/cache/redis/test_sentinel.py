@@ -110,7 +110,7 @@ async def test_a_claim_that_only_the_old_master_knew_gives_its_owner_nothing_on_
     answer = await until_claimed(cache, "k")
     second = answer.record.token
     assert (answer.won, answer.record.attempt) == (True, 1)
-    assert not await in_time(lambda: cache.extend("k", token=first, lease_ms=60_000))
+    assert not await in_time(lambda: cache.renew("k", token=first, lease_ms=60_000))
     assert not await in_time(lambda: complete(cache, "k", first))
     assert await in_time(lambda: complete(cache, "k", second))
 

@@ -13,7 +13,7 @@ import pytest
 from oncegate.cache.errors import CacheUnavailable
 from oncegate.cache.memory.store import MemoryCache
 from oncegate.cache.record import Claim, ClaimRequest, Record, State
-from oncegate.cache.store import by_callback
+from oncegate.cache.store import CallbackCalls
 from oncegate.middleware.admission.admission import AdmissionRequest, Admissions
 from oncegate.middleware.admission.observe import Watch
 from oncegate.middleware.rules.policy import compile_policy
@@ -25,8 +25,7 @@ from tests.middleware.door import PATIENCE, Answering, Door
 acting_for: ContextVar[str] = ContextVar("acting_for", default="nobody")
 
 
-@by_callback
-class Answered(MemoryCache):
+class Answered(MemoryCache, by_callback=True):
     """Answers claims, and takes outcomes, when the test says so; both are kept at once."""
 
     def __init__(self) -> None:
@@ -36,17 +35,8 @@ class Answered(MemoryCache):
         self.instead: Any = None
         """What is told of a claim in place of its answer."""
 
-    def start_claim(self, key: str, request: ClaimRequest, *, then: Any, **call: Any) -> None:
-        def held(answer: Any) -> None:
-            self._held(partial(then, self.instead or answer))
-
-        super().start_claim(key, request, then=held, **call)
-
-    def start_complete(self, key: str, outcome: Any, *, then: Any, **call: Any) -> None:
-        def held(answer: Any) -> None:
-            self._held(partial(then, answer))
-
-        super().start_complete(key, outcome, then=held, **call)
+    def _callback_calls(self) -> CallbackCalls:
+        return HeldCalls(self, super()._callback_calls())
 
     async def until_due(self, number: int = 1) -> None:
         """Wait until so many answers are due, and no longer: times may be counting."""
@@ -69,6 +59,26 @@ class Answered(MemoryCache):
         due, self.answers = self.answers, []
         for each in due:
             each()
+
+
+class HeldCalls:
+    """The calls of a memory cache, whose answers are held."""
+
+    def __init__(self, cache: Answered, calls: CallbackCalls) -> None:
+        self._cache = cache
+        self._calls = calls
+
+    def start_claim(self, key: str, request: ClaimRequest, *, then: Any, **call: Any) -> None:
+        def held(answer: Any) -> None:
+            self._cache._held(partial(then, self._cache.instead or answer))
+
+        self._calls.start_claim(key, request, then=held, **call)
+
+    def start_complete(self, key: str, outcome: Any, *, then: Any, **call: Any) -> None:
+        def held(answer: Any) -> None:
+            self._cache._held(partial(then, answer))
+
+        self._calls.start_complete(key, outcome, then=held, **call)
 
 
 def behind(app: Any, **settings: Any) -> tuple[Door, Answered]:

@@ -8,7 +8,7 @@ import pytest
 from oncegate.cache.memory.store import MemoryCache
 from oncegate.cache.record import Claim, ClaimRequest, Record, State
 from oncegate.cache.redis.store import RedisCache
-from oncegate.cache.store import CoroutineCalls, by_callback, callbacks
+from oncegate.cache.store import CoroutineCalls, callbacks
 from testing.waiting import until
 from tests.middleware.door import Answering, Door
 
@@ -36,19 +36,51 @@ async def test_a_subclass_s_own_claim_and_complete_are_called() -> None:
 
 
 @pytest.mark.parametrize("name", ["claim", "complete"])
-async def test_what_was_put_in_the_place_of_a_call_is_called(name: str) -> None:
-    cache = MemoryCache()
+@pytest.mark.parametrize("cache", [MemoryCache(), RedisCache.from_url("redis://127.0.0.1:1")], ids=["memory", "redis"])
+def test_nothing_is_put_in_the_place_of_a_call_that_would_be_passed_by(
+    cache: MemoryCache | RedisCache, name: str
+) -> None:
+    """Ours are called by callback. What is changed is a class derived from one, or a cache around it."""
+    with pytest.raises(AttributeError):
+        setattr(cache, name, None)
+
+
+async def test_what_is_put_in_the_place_of_a_derived_class_s_call_is_called() -> None:
+    cache = type("Derived", (MemoryCache,), {})()
     calls = []
-    original = getattr(cache, name)
+    original = cache.claim
 
-    async def in_its_place(key: str, given: ClaimRequest | Record, **call: Any) -> Any:
+    async def in_its_place(key: str, request: ClaimRequest, **call: Any) -> Any:
         calls.append(key)
-        return await original(key, given, **call)
+        return await original(key, request, **call)
 
-    setattr(cache, name, in_its_place)
+    cache.claim = in_its_place
     there = Door(Answering(201), cache, "n")
     assert (await there.send()).status == 201
     assert len(calls) == 1
+
+
+class Around:
+    """A cache around one of ours, which passes on all that it doesn't know."""
+
+    def __init__(self) -> None:
+        self.inner = MemoryCache()
+        self.claims = 0
+
+    async def claim(self, key: str, request: ClaimRequest, **call: Any) -> Claim:
+        self.claims += 1
+        return await self.inner.claim(key, request, **call)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+async def test_the_claim_of_a_cache_around_ours_is_called() -> None:
+    cache: Any = Around()
+    there = Door(app := Answering(201), cache, "n")
+    assert (await there.send()).status == 201
+    assert (await there.send()).replayed
+    assert (app.calls, cache.claims) == (1, 2)
 
 
 async def test_an_outcome_whose_call_is_cancelled_is_recorded_all_the_same() -> None:
@@ -84,11 +116,11 @@ async def test_a_lease_is_renewed_again_whatever_a_cache_has_raised() -> None:
     class Failing(Counting):
         renewed = 0
 
-        async def extend(self, key: str, **call: Any) -> bool:
+        async def renew(self, key: str, **call: Any) -> bool:
             self.renewed += 1
             if self.renewed == 1:
                 raise OSError("no space left on device")
-            return await super().extend(key, **call)
+            return await super().renew(key, **call)
 
     there = Door(app := Answering(201, held=True), cache := Failing(), "n", lease=1)
     call = there.begin()
@@ -98,14 +130,19 @@ async def test_a_lease_is_renewed_again_whatever_a_cache_has_raised() -> None:
     assert (await there.send()).replayed
 
 
-def test_ours_are_called_by_callback() -> None:
+class Derived(MemoryCache):
+    """Changes nothing, and could."""
+
+
+class DerivedRedis(RedisCache):
+    """Changes nothing, and could."""
+
+
+def test_ours_are_called_by_callback_and_what_is_derived_from_them_by_its_coroutines() -> None:
     for cache in (MemoryCache(), RedisCache.from_url("redis://127.0.0.1:1")):
-        assert callbacks(cache) is cache
-
-
-def test_a_class_derived_from_ours_is_called_by_callback_if_it_declares_that_itself() -> None:
-    assert isinstance(callbacks(type("Derived", (MemoryCache,), {})()), CoroutineCalls)
-    assert callbacks(cache := by_callback(type("Declared", (MemoryCache,), {}))()) is cache
+        assert not isinstance(callbacks(cache), CoroutineCalls)
+    for derived in (Derived(), DerivedRedis.from_url("redis://127.0.0.1:1")):
+        assert isinstance(callbacks(derived), CoroutineCalls)
 
 
 @pytest.mark.parametrize("turns", range(4))

@@ -148,7 +148,7 @@ async def test_wait_ends_when_the_lease_of_a_dead_owner_lapses(pair: Pair) -> No
     )
     assert claim.won
     waiter = await pair.waits(lambda: second.begin(headers=LONG))
-    assert await first.cache.extend(key, token=token, lease_ms=1)  # and now, as good as none is left of the lease
+    assert await first.cache.renew(key, token=token, lease_ms=1)  # and now, as good as none is left of the lease
     await waiter.answered()
     assert (waiter.code, waiter.value("preference-applied")) == ("outcome-unknown", "wait=30")
     assert app.calls == 0

@@ -112,11 +112,11 @@ class Counting(MemoryCache):
         self.answers: list[str] = []
         self.renewed = asyncio.Event()
 
-    async def extend(self, key: str, **call: Any) -> bool:
+    async def renew(self, key: str, **call: Any) -> bool:
         if len(self.answers) == 2:
             self.renewed.set()
-        self.answers.append("extend")
-        return int(await super().extend(key, **call))  # type: ignore[return-value]  # another shape, on purpose
+        self.answers.append("renew")
+        return int(await super().renew(key, **call))  # type: ignore[return-value]  # another shape, on purpose
 
     async def complete(self, key: str, outcome: Record, **call: Any) -> bool:
         self.answers.append("complete")

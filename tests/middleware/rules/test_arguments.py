@@ -125,8 +125,8 @@ def test_what_opens_a_cache_names_what_is_of_another_kind() -> None:
     with pytest.raises(TypeError, match=r"^url is a Redis"):
         open_cache(Redis())  # type: ignore[arg-type]  # wrong, and to be seen
     for given in ("redis://127.0.0.1", Redis()):
-        with pytest.raises(TypeError, match=r"^topology is a \w+: RedisCache.from_url"):
-            RedisCache(given, timeout=1)  # type: ignore[arg-type]  # wrong, and to be seen
+        with pytest.raises(TypeError, match=r"^client is a \w+: RedisCache.from_url"):
+            RedisCache(given)  # type: ignore[arg-type]  # wrong, and to be seen
 
 
 def test_a_consumer_s_middleware_names_what_is_of_another_kind() -> None:
@@ -173,7 +173,7 @@ async def test_through_a_url_commands_are_executed_once_and_the_shutdown_closes_
         assert call.status == 201
     assert app.calls == 1
     cache: Any = there.admissions.in_flight.cache
-    assert cache._routes
+    assert cache.client.routes
     messages = iter(["lifespan.startup", "lifespan.shutdown"])
 
     async def receive() -> dict[str, str]:
@@ -185,4 +185,4 @@ async def test_through_a_url_commands_are_executed_once_and_the_shutdown_closes_
 
     there.app = lifespan
     await there({"type": "lifespan"}, receive, lambda message: None)  # type: ignore[arg-type, return-value]  # sends nothing
-    assert not cache._routes
+    assert not cache.client.routes

@@ -16,7 +16,6 @@ from sqlalchemy.orm import Session
 from oncegate import Action, Begun, DeliveryDecision, MemoryCache, NotRetryable, Subscription
 from oncegate.cache.errors import CacheUnavailable
 from oncegate.cache.record import Claim, ClaimRequest
-from oncegate.cache.store import Adopt
 from oncegate.middleware.consumers.delivery import SubscriptionSettings
 from oncegate.sql.handlers.ordered import OrderedHandler
 from oncegate.sql.inbox.create import create
@@ -92,10 +91,10 @@ class Leaving(MemoryCache):
 
     away = False
 
-    async def claim(self, key: str, request: ClaimRequest, *, adopt: Adopt | None = None) -> Claim:
+    async def claim(self, key: str, request: ClaimRequest, **call: Any) -> Claim:
         if self.away:
             raise CacheUnavailable("away")
-        return await super().claim(key, request, adopt=adopt)
+        return await super().claim(key, request, **call)
 
 
 @BOTH

@@ -10,7 +10,7 @@ from typing import Any, Final
 import orjson
 
 from oncegate.cache.errors import CacheRefused, CacheUnavailable
-from oncegate.cache.redis.streams.client import StreamClient
+from oncegate.cache.redis.streams.commands import run_command, stream_client
 from oncegate.sql.outbox.sources.source import OutboxMessage
 
 Publish = Callable[[OutboxMessage], Awaitable[object]]
@@ -135,7 +135,7 @@ class RedisStreams:
     """To streams of a Redis by its URL; entries as docs/outbox.md has them. To be closed with `close`."""
 
     def __init__(self, url: str, *, timeout: float = 5.0) -> None:
-        self._client = StreamClient(url, timeout=timeout)
+        self._client = stream_client(url, timeout=timeout)
 
     async def __call__(self, message: OutboxMessage) -> None:
         """Append one entry."""
@@ -148,7 +148,7 @@ class RedisStreams:
             fields["correlation"] = message.correlation
         if message.headers:
             fields["headers"] = orjson.dumps(dict(message.headers))
-        await self._client.run("XADD", message.topic, "*", *[part for pair in fields.items() for part in pair])
+        await run_command(self._client, "XADD", message.topic, "*", *[part for pair in fields.items() for part in pair])
 
     async def close(self) -> None:
         """Close the connections."""
