@@ -18,7 +18,7 @@ from oncegate.cache.record import TOKEN_BYTES, Claim, ClaimRequest, Record, body
 from oncegate.cache.sql.calls import ClaimDecision, Decision, OwnerDecision, SecretDecision
 from oncegate.cache.sql.line import Call, ClaimCall, Line
 from oncegate.cache.sql.rows import Rows
-from oncegate.cache.store import Adopt, Page, Then, set_reply, start
+from oncegate.cache.store import Adopt, CallbackCache, CallbackCalls, Page, Then, set_reply, start
 from oncegate.cache.transitions import Resolution, ResolveRequest
 
 Result = TypeVar("Result")
@@ -27,11 +27,13 @@ _PEEK_BYTES = 16384
 """Of a record in a list: more than its head has, as a rule."""
 
 
-class SqlCache:
+class SqlCache(CallbackCache, by_callback=True):
     """A `Cache` in a database. Build it with `from_url`; it connects when it is first used, and again whenever it has to.
 
     ``timeout`` (s) bounds each call. Several event loops may use one cache.
     """
+
+    __slots__ = ("_closed", "_encryption", "_lines", "_open_rows", "_timeout")
 
     def __init__(
         self,
@@ -93,12 +95,15 @@ class SqlCache:
         self._line(loop).start(self._claim_call(key, request, adopt, then))
         return None
 
+    def _callback_calls(self) -> CallbackCalls:
+        return self
+
     def _claim_call(self, key: str, request: ClaimRequest, adopt: Adopt | None, then: Then[Claim]) -> ClaimCall:
         decision = ClaimDecision(key, lambda held: transitions.claim(held, request), self._encryption)
         return ClaimCall(decision, request, adopt, then)
 
-    async def extend(self, key: str, *, token: bytes, lease_ms: int) -> bool:
-        """See `Cache.extend`."""
+    async def renew(self, key: str, *, token: bytes, lease_ms: int) -> bool:
+        """See `Cache.renew`."""
         transitions.check_duration("lease_ms", lease_ms)
         law = partial(transitions.renew, token=token, lease_ms=lease_ms)
         return await self._decide(OwnerDecision(key, law, self._encryption, token))

@@ -54,7 +54,7 @@ class Side:
             claim = await self.cache.claim(self.key, request)
             answer = claim.won, claim.record, claim.remaining_ms
         elif name == "renew":
-            answer = await self.cache.extend(self.key, **arguments)
+            answer = await self.cache.renew(self.key, **arguments)
         elif name == "complete":
             answer = await self.cache.complete(self.key, arguments["outcome"], ttl_ms=arguments["ttl_ms"])
         elif name == "resolve":

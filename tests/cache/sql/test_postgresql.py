@@ -171,7 +171,7 @@ async def test_no_lock_outlives_a_statement(records_server: PostgreSQLServer, da
         task = asyncio.create_task(watch())
         for number in range(50):
             won = await claim(cache, f"a:{number}")
-            await cache.extend(f"a:{number}", token=won.record.token, lease_ms=1)
+            await cache.renew(f"a:{number}", token=won.record.token, lease_ms=1)
             assert await cache.release(f"a:{number}", token=won.record.token)
         watching.set()
         await task
