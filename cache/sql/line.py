@@ -61,7 +61,10 @@ class Call(Generic[Result]):
             self.is_over = True
             if self.timer is not None:
                 self.timer.cancel()
-            self._then(answer)
+            try:
+                self._then(answer)
+            except Exception:  # it is the caller's; the calls behind this one go on
+                log.exception("what waited for a record failed with its answer")
 
     def leave(self) -> None:
         """Nobody waits for it any more."""
@@ -90,8 +93,10 @@ class ClaimCall(Call[Claim]):
         """Whether somebody takes over what was won after its caller had left."""
         if self._adopt is None:
             return False
-        # If this raises, the claim is left to lapse: to release it could free a key whose attempt has begun.
-        self._adopt(claim)
+        try:
+            self._adopt(claim)
+        except Exception:  # it is left to lapse: to release it could free a key whose attempt has begun
+            log.exception("a claim that was won late could not be taken over")
         return True
 
 
@@ -159,7 +164,13 @@ class Line:
         self._put(call, Read(call.decision.key) if step is None else step)
 
     def _put(self, call: Call[Any], step: Step) -> None:
-        self.rows.put(step, partial(self._replied, call))
+        self._send(step, partial(self._replied, call))
+
+    def _send(self, step: Step, then: Callable[[Reply], None]) -> None:
+        if self._is_closing:
+            self._loop.call_soon(then, CacheUnavailable("the cache is closed"))
+        else:
+            self.rows.put(step, then)
 
     def _replied(self, call: Call[Any], reply: Reply) -> None:
         if isinstance(reply, Found):
@@ -228,7 +239,7 @@ class Line:
             self._begin(behind.popleft())
         else:
             # Only for those that wait already: to who comes later, what is read now may be old.
-            self.rows.put(Read(key), partial(self._read_for_all, key, len(behind)))
+            self._send(Read(key), partial(self._read_for_all, key, len(behind)))
 
     def _read_for_all(self, key: str, count: int, reply: Reply) -> None:
         """Answer those of the first ``count`` calls that write nothing, up to the one that does: it changes what was read."""
@@ -267,7 +278,7 @@ class Line:
         if monotonic() >= withdrawal.gives_up or self._is_closing:
             self._withdrawn(withdrawal)
             return
-        self.rows.put(Read(withdrawal.decision.key), partial(self._withdrawal_replied, withdrawal))
+        self._send(Read(withdrawal.decision.key), partial(self._withdrawal_replied, withdrawal))
 
     def _withdrawal_replied(self, withdrawal: "_Withdrawal", reply: Reply) -> None:
         if isinstance(reply, Found):
@@ -285,7 +296,7 @@ class Line:
             if step is None:
                 self._withdrawn(withdrawal)
             else:
-                self.rows.put(step, partial(self._withdrawal_replied, withdrawal))
+                self._send(step, partial(self._withdrawal_replied, withdrawal))
             return
         withdrawal.tries += 1
         self._loop.call_later(_AGAIN.pause(withdrawal.tries), self._try_withdrawing, withdrawal)

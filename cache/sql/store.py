@@ -202,7 +202,7 @@ class SqlCache(CallbackCache, by_callback=True):
                 await here.close()
         self._drop_closed()
         if not self._lines:
-            self._closed()
+            await asyncio.to_thread(self._closed)  # it may wait for a commit
 
     def _line(self, loop: asyncio.AbstractEventLoop) -> Line:
         line = self._lines.get(loop)

@@ -26,6 +26,8 @@ log = logging.getLogger("oncegate.cache")
 Look = Callable[[Any], Awaitable[Any]]
 """What is done besides the steps: on a connection."""
 
+MOST_WAITING: Final = 10_000
+"""Steps that wait for a connection. More of them come only while the server stalls; those callers have left by then."""
 _MOST_STEPS: Final = 256
 _MOST_BYTES: Final = 4 * 1024 * 1024
 """Of a statement's records: what is larger goes alone."""
@@ -65,6 +67,9 @@ class Sender:
 
     def put(self, step: "Step | Look", then: Callable[[Any], None]) -> None:
         """Carry out ``step``, with all else that waits."""
+        if len(self._waiting) >= MOST_WAITING:
+            self._loop.call_soon(then, CacheUnavailable("too much waits for PostgreSQL"))
+            return
         self._waiting.append(_Job(step, then))
         if self._task is None:
             self._task = self._loop.create_task(self._work())
@@ -255,7 +260,7 @@ def _of_server(error: Any, *, was_sent: bool) -> CacheError:
         return CacheRefused("a pooler mixes up prepared statements: add prepare=off to the cache's URL")
     if state == "53100":
         return CacheFull("the disk of the database is full")
-    if state[:2] in _LOST:
+    if state[:2] in _LOST or state == "40003":  # statement_completion_unknown
         text = f"PostgreSQL is going away or coming up ({state})"
         return AnswerLost(text) if was_sent else CacheUnavailable(text)
     if state[:2] in _WAIT:

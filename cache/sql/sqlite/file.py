@@ -15,7 +15,8 @@ import sqlite3
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from time import monotonic, sleep
 from typing import Any, Final, NamedTuple
 
@@ -28,6 +29,8 @@ log = logging.getLogger("oncegate.cache")
 
 LEAST_FREE_BYTES: Final = 64 * 1024 * 1024
 """Free space below which no new key is taken, so that outcomes still have room."""
+MOST_WAITING: Final = 10_000
+"""Steps that wait for the thread. More of them come only while the lock is not to be had; those callers have left by then."""
 _LOCK_PAUSE: Final = 0.0005
 _IDLE: Final = 1.0
 """Seconds after which a thread with nothing to do sweeps, and looks whether the file is still the same one."""
@@ -94,22 +97,25 @@ class SqliteFile:
 
     def put(self, step: "Step | Look", then: Callable[[Any], None], loop: asyncio.AbstractEventLoop) -> None:
         """Carry out ``step`` in the thread; ``then`` is called in ``loop``."""
+        if len(self._waiting) >= MOST_WAITING:
+            loop.call_soon(then, CacheUnavailable("too much waits for the file of records"))
+            return
         self._waiting.append(_Job(step, then, loop))
-        if self._thread is None:
+        if self._thread is None or self._is_closing:
             self._start()
         self._wake.set()
 
     def _start(self) -> None:
         with self._starting:
+            self._is_closing = False
             if self._thread is None:
-                self._is_closing = False
                 self._thread = threading.Thread(target=_work, args=(weakref.ref(self), self._wake), daemon=True)
                 self._thread.name = "oncegate-sqlite"
                 self._thread.start()
 
     def close(self) -> None:
-        """End the thread, and with it the connection; what comes after it begins anew."""
-        thread, self._thread = self._thread, None
+        """End the thread, and with it the connection; what comes after it begins anew. It waits for the thread for a time-out."""
+        thread = self._thread
         self._is_closing = True
         self._wake.set()
         if thread is not None and thread is not threading.current_thread():
@@ -126,8 +132,7 @@ class SqliteFile:
 
     def serve(self) -> bool:
         """Carry out what waits. False: the thread is to end."""
-        if self._is_closing and not self._waiting:
-            self._disconnect()
+        if self._is_closing and self._ends():
             return False
         jobs = self._take()
         if not jobs:
@@ -138,6 +143,14 @@ class SqliteFile:
         if swaps:
             self._write(swaps)
         return True
+
+    def _ends(self) -> bool:
+        with self._starting:  # so that a job put meanwhile finds this thread or starts another one, and there are never two
+            if not self._is_closing or self._waiting:
+                return False
+            self._disconnect()
+            self._thread = None
+            return True
 
     def _take(self) -> list[_Job]:
         waiting = self._waiting
@@ -155,8 +168,8 @@ class SqliteFile:
             now_ms = self.clock.now_ms()
             if connection.execute("SELECT 1 FROM records WHERE ends_ms <= ? LIMIT 1", (now_ms,)).fetchone():
                 connection.execute("BEGIN IMMEDIATE")
-                connection.execute(_SWEEP, (now_ms, _IDLE_STEP))
-                connection.execute("COMMIT")
+                with _committed(connection):
+                    connection.execute(_SWEEP, (now_ms, _IDLE_STEP))
                 self._wake.set()  # there may be more
         except (sqlite3.Error, OSError) as error:
             self._failed(error)
@@ -223,7 +236,7 @@ class SqliteFile:
             for job in jobs:
                 try:
                     replies.append(self._looked(job.step))
-                except (sqlite3.Error, OSError, CacheError) as error:
+                except Exception as error:  # noqa: BLE001 - whatever it is: who waits would wait for ever
                     failed = self._failed(error)
                     replies.append(_unavailable(failed) if isinstance(job.step, Read) else failed)
             _deliver(jobs, replies)
@@ -240,14 +253,9 @@ class SqliteFile:
         try:
             connection = self._open()
             self._locked(connection, "BEGIN IMMEDIATE", monotonic() + self._timeout)
-            try:
+            with _committed(connection):
                 replies = self._swap_all(connection, [job.step for job in jobs if isinstance(job.step, Swap)])
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
-        except (sqlite3.Error, OSError, CacheError) as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is: who waits would wait for ever
             replies = [_unavailable(self._failed(error))] * len(jobs)
         _deliver(jobs, replies)
 
@@ -286,6 +294,8 @@ class SqliteFile:
             return error
         if isinstance(error, OSError):
             return CacheUnavailable(f"the file of records can't be used: {error.strerror or type(error).__name__}")
+        if not isinstance(error, sqlite3.Error):
+            log.error("the file of records: an unexpected error", exc_info=error)
         name = getattr(error, "sqlite_errorname", "") or type(error).__name__
         if _is_busy(error):
             return CacheUnavailable("another process holds the lock of the file of records for too long")
@@ -327,6 +337,18 @@ def _work(file: "weakref.ref[SqliteFile]", wake: threading.Event) -> None:
         except Exception:
             log.exception("the thread that writes records goes on")
         del held  # the file may be let go of while this waits
+
+
+@contextmanager
+def _committed(connection: sqlite3.Connection) -> Iterator[None]:
+    """Ends a transaction that is under way."""
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
 
 
 def _unavailable(error: CacheError) -> CacheUnavailable:
