@@ -51,11 +51,11 @@ def create_gateway(
         workers=settings.workers,
         gauges=_gauges(settings, cache)
         | {
-            "cache_readable": ("Whether the cache answers.", lambda: float(readiness.is_readable)),
-            "cache_writable": ("Whether it takes records.", lambda: float(readiness.is_writable)),
+            "cache_readable": lambda: float(readiness.is_readable),
+            "cache_writable": lambda: float(readiness.is_writable),
         },
     )
-    cors = settings.cors.rules()
+    cors = settings.cross_origin()
     forwarder = Forwarder(
         settings.upstream,
         connect_timeout=min(CONNECT_TIMEOUT, rules.response_timeout),
@@ -151,7 +151,7 @@ def _submitter(settings: GatewaySettings, cache: Cache, metrics: Metrics) -> "Su
         prefix=settings.prefix,
         limit=settings.stream_limit,
         # As long as the record of an acceptance, and as the doubt where there is none.
-        kept=max((rules.ttl + rules.lease + rules.unknown_ttl for rules in numbered), default=0.0),
+        kept=max((2 * rules.ttl + rules.lease for rules in numbered), default=0.0),
         count=metrics.submitted,
     )
 
@@ -209,31 +209,25 @@ def _operators_app(
         records=create_records(settings, cache),
         statuses=statuses,
         streams=streams,
-        cors=settings.cors.rules(),
+        cors=settings.cross_origin(),
     )
 
 
-def _gauges(settings: GatewaySettings, cache: Cache) -> dict[str, tuple[str, Callable[[], float]]]:
+def _gauges(settings: GatewaySettings, cache: Cache) -> dict[str, Callable[[], float]]:
     from oncegate.cache.memory.store import MemoryCache
 
     limits = {
-        "attempts_limit": ("Attempts that may run at once, over all workers.", settings.max_in_flight),
-        "buffered_limit_bytes": (
-            "What the bodies that wait to be admitted may be, over all workers.",
-            settings.max_buffered,
-        ),
-        "unread_limit_bytes": (
-            "What may wait for clients that take less than they are given, over all workers.",
-            settings.max_unread,
-        ),
+        "attempts_limit": settings.max_in_flight,
+        "buffered_limit_bytes": settings.max_buffered,
+        "unread_limit_bytes": settings.max_unread,
     }
-    gauges: dict[str, tuple[str, Callable[[], float]]] = {
-        name: (meaning, partial(float, limit * settings.workers)) for name, (meaning, limit) in limits.items()
+    gauges: dict[str, Callable[[], float]] = {
+        name: partial(float, limit * settings.workers) for name, limit in limits.items()
     }
     if isinstance(cache, MemoryCache):
         held: MemoryCache = cache
-        gauges["memory_cache_bytes"] = ("What the records in memory count for.", lambda: float(held.size_bytes))
-        gauges["memory_cache_limit_bytes"] = ("What they may count for.", lambda: float(settings.memory_limit))
+        gauges["memory_cache_bytes"] = lambda: float(held.size_bytes)
+        gauges["memory_cache_limit_bytes"] = lambda: float(settings.memory_limit)
     return gauges
 
 

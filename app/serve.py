@@ -26,8 +26,7 @@ from oncegate.app.processes import (
     log_ignored_signals,
     unblock_signals,
 )
-from oncegate.app.server.accept import Acceptor, bind
-from oncegate.app.server.balance import Balance
+from oncegate.app.server.accept import Acceptor, Balance, bind
 from oncegate.app.server.connection import InboundConnection
 from oncegate.app.settings.gateway import GatewaySettings, redact
 from oncegate.app.settings.sources import ConfigurationError, admin_token

@@ -45,6 +45,10 @@ STREAM_TIMEOUT = 5.0
 """Seconds for an answer about the stream, which may bring megabytes; nothing but the next look depends on it."""
 DRAIN_SECONDS = 1.0
 """For outcomes that were known at the end to be recorded."""
+RETRY_BASE, RETRY_CAP = 1.0, 300.0
+"""Seconds: the longest pause before the second attempt, which is doubled for each one after it, and the longest of all."""
+MAX_DEAD_LETTERS = 10_000
+"""Of a stream, those of other consumers included; the oldest go first."""
 
 
 class WorkerRefused(Exception):
@@ -112,8 +116,8 @@ def subscription_settings(settings: GatewaySettings) -> SubscriptionSettings:
     return SubscriptionSettings(
         lease=rules.lease,
         ttl=rules.ttl,
-        timeout=rules.attempt_timeout,
-        max_result=rules.max_response_body,
+        attempt_timeout=rules.attempt_timeout,
+        max_result=rules.max_result,
         max_attempts=settings.worker.max_attempts,
         max_in_flight=2 * settings.worker.concurrency,
         on_missing_key="reject",
@@ -126,7 +130,7 @@ def create_metrics(settings: GatewaySettings) -> "tuple[Watch, Pages] | tuple[No
     if not worker.metrics_port:
         return None, None
     from oncegate.app.server.pages import Pages
-    from oncegate.app.telemetry.consumer_metrics import ConsumerMetrics
+    from oncegate.prometheus import ConsumerMetrics
 
     try:
         pages = Pages(worker.metrics_host, worker.metrics_port, "worker.metrics_port")
@@ -165,7 +169,7 @@ async def _work(
     client = stream_client(settings.cache, timeout=timeout)
     reading = stream_client(settings.cache, timeout=timeout + BLOCK_MS / 1000)
     stream = CommandStream(client, settings.namespace, worker_settings.stream)
-    limits = LetterLimits(worker_settings.max_dead_letters, round(worker_settings.dead_letter_ttl * 1000))
+    limits = LetterLimits(MAX_DEAD_LETTERS, round(worker_settings.dead_letter_ttl * 1000))
     cache.past_maxmemory = True  # each command that is executed leaves the stream
     subscription = Subscription(
         worker_settings.consumer_name,
@@ -186,7 +190,7 @@ async def _work(
     processing = Processing(
         subscription,
         executor,
-        Backoff(worker_settings.retry_base, worker_settings.retry_cap),
+        Backoff(RETRY_BASE, RETRY_CAP),
         recheck=Backoff(min(0.5, lease / 8), lease / 3),
         worker=name,
         life=SubmissionLife(

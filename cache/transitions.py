@@ -87,10 +87,10 @@ TRANSITIONS: tuple[Transition, ...] = (
         _row(state, Event.OUTLAST, state, guard="a submission or its execution: as long as the other")
         for state in _OUTCOMES
     ),
-    _row(State.IN_FLIGHT, Event.EXPIRE, State.ABSENT, guard="lease and unknown_ttl ran out"),
+    _row(State.IN_FLIGHT, Event.EXPIRE, State.ABSENT, guard="lease and retention ran out"),
     _row(State.SUCCEEDED, Event.EXPIRE, State.ABSENT, guard="ttl ran out"),
     _row(State.FAILED, Event.EXPIRE, State.ABSENT, guard="error_ttl ran out"),
-    _row(State.UNKNOWN, Event.EXPIRE, State.ABSENT, guard="unknown_ttl ran out"),
+    _row(State.UNKNOWN, Event.EXPIRE, State.ABSENT, guard="retention ran out"),
 )
 
 _LAW: Final = {(row.source, row.event): row.targets for row in TRANSITIONS}

@@ -1,6 +1,6 @@
 """Payments over HTTP and RabbitMQ, each booked once in PostgreSQL, however often it is sent and whatever dies on the way.
 
-pip install 'oncegate[fastapi,sql]' asyncpg aio-pika
+pip install '/path/to/the/checkout[sql]' asyncpg aio-pika
 DATABASE=postgresql+asyncpg://user@host/shop RABBITMQ=amqp://guest:guest@host/ uvicorn payments:app
 """
 
@@ -16,12 +16,15 @@ from typing import Annotated
 
 try:
     import aio_pika
+    import asyncpg
     from aio_pika.abc import AbstractIncomingMessage
+    from sqlalchemy import MetaData, text
+    from sqlalchemy.exc import SQLAlchemyError
+    from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 except ImportError as missing:
-    sys.exit(f"{missing.name} is not installed: pip install 'oncegate[fastapi,sql]' asyncpg aio-pika")
-from fastapi import FastAPI, Header
-from sqlalchemy import MetaData, text
-from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
+    sys.exit(f"{missing.name} is not installed: pip install '/path/to/the/checkout[sql]' asyncpg aio-pika")
+from fastapi import FastAPI, Header, HTTPException
+from pydantic import BaseModel, Field
 
 from oncegate import (
     Action,
@@ -34,6 +37,10 @@ from oncegate import (
 )
 from oncegate.sql import Inbox
 
+if unset := [name for name in ("DATABASE", "RABBITMQ") if not os.environ.get(name)]:
+    sys.exit(
+        f"{', '.join(unset)} is not set: DATABASE=postgresql+asyncpg://user@host/shop RABBITMQ=amqp://guest:guest@host/"
+    )
 log = logging.getLogger("payments")
 DEAD = "payments.dead"  # what is given up, for a person to look at: it has had its 202
 
@@ -99,14 +106,20 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 app = FastAPI(lifespan=lifespan)
 # Another payload under a used key gets 422, not 202. Several processes need a cache that they share: redis://
-app.add_middleware(IdempotencyMiddleware, cache=MemoryCache(), settings=IdempotencySettings(require_key=True))
+app.add_middleware(IdempotencyMiddleware, cache=MemoryCache(), settings=IdempotencySettings(on_missing_key="reject"))
+
+
+class Payment(BaseModel):
+    """What is refused here is no message that fails later, after its 202."""
+
+    amount: Annotated[int, Field(gt=0, le=10**9)]
 
 
 @app.post("/payments", status_code=202)
-async def pay(payment: dict[str, int], idempotency_key: Annotated[str, Header()]) -> str:
+async def pay(payment: Payment, idempotency_key: Annotated[str, Header()]) -> str:
     """Accepted: a client that gets no answer sends it again, with the same key."""
     message = aio_pika.Message(
-        json.dumps(payment).encode(),
+        payment.model_dump_json().encode(),
         headers={"Idempotency-Key": idempotency_key},
         delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
         timestamp=datetime.now(UTC),
@@ -118,5 +131,9 @@ async def pay(payment: dict[str, int], idempotency_key: Annotated[str, Header()]
 @app.get("/balance")
 async def balance() -> int:
     """What all payments add up to."""
-    async with engine.connect() as connection:
-        return int(await connection.scalar(text("SELECT balance FROM account")) or 0)
+    try:
+        async with engine.connect() as connection:
+            return int(await connection.scalar(text("SELECT balance FROM account")) or 0)
+    except (SQLAlchemyError, asyncpg.PostgresError, OSError) as away:  # the latter two while it connects
+        log.warning("the balance can't be read: %s", type(away).__name__)
+        raise HTTPException(503, "the database is away", {"Retry-After": "1"}) from None

@@ -23,7 +23,7 @@ RAMP = 1.0
 ROUTES = """
 [[routes]]
 path = "/payments"
-require_key = true
+on_missing_key = "reject"
 
 [[routes]]
 path = "/a*b*c*d"

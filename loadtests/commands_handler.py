@@ -14,7 +14,7 @@ import time
 import zlib
 from typing import Any
 
-from oncegate.app.commands.executor import CommandContext
+from oncegate.middleware.consumers.command_context import CommandContext
 
 BOOKS = "BOOKS"
 """The variable that names the file."""

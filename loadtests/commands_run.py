@@ -269,7 +269,7 @@ def machinery(plan: Plan, folder: Path) -> Iterator[Run]:
             server.url,
             namespace="service",
             log_level="info",
-            idempotency={"lease": plan.lease, "require_key": True, "response_timeout": RESPONSE_TIMEOUT},
+            idempotency={"lease": plan.lease, "on_missing_key": "reject", "response_timeout": RESPONSE_TIMEOUT},
         )
         routes = [{"path": ROUTE, "mode": "async"}, {"path": SLOW_ROUTE, "mode": "async", "stream": SLOW_STREAM}]
         gateway = submissions(folder / "gateway.log", server.url, NAMESPACE, routes, lease=plan.lease)

@@ -101,7 +101,7 @@ class Run:
 
     def start(self, upstream: str, cache: str, step: dict[str, Any]) -> Gateway:
         """A gateway of a step, which serves."""
-        rules = {"ttl": self.ttl, "unknown_ttl": self.ttl, "error_ttl": min(self.ttl, 1), "lease": 15}
+        rules = {"ttl": self.ttl, "error_ttl": min(self.ttl, 1), "lease": 15}
         name = self.folder / f"{uuid4().hex}.log"
         settings = {"cache_timeout": 5, "log_level": "info", **step}
         return Gateway(name, upstream, cache, idempotency=rules, **settings).ready()

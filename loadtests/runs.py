@@ -51,6 +51,6 @@ def submissions(
         cache,
         namespace=namespace,
         log_level="info",
-        idempotency={"require_key": True, **idempotency},
+        idempotency={"on_missing_key": "reject", **idempotency},
         routes=[*routes],
     )

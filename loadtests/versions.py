@@ -24,8 +24,10 @@ from oncegate.cache.redis.streams.stream import Command, stream_key
 from testing.gateway import Gateway
 from testing.servers import RedisServer
 
-ROUTES = [{"path": "/orders/*", "mode": "async", "require_key": True, "aggregate": "path", "require_version": True}]
-RULES = {"lease": 3, "unknown_ttl": 1000}
+ROUTES = [
+    {"path": "/orders/*", "mode": "async", "on_missing_key": "reject", "aggregate": "path", "require_version": True}
+]
+RULES = {"lease": 3}
 NAMESPACE = "versions"
 
 

@@ -12,16 +12,16 @@ from pydantic import BaseModel
 from reference import table
 
 import oncegate
-from oncegate.middleware.rules.settings import IdempotencySettings
 
 HEAD = """\
 # The public interface
 
 Generated from the docstrings by `scripts/docs`: change them there. All of it comes from `import oncegate`; a change of what is
 promised here is a breaking change. Beside it are [`oncegate.client`](faq.md#what-sends-keys-from-python) for httpx,
-`oncegate.fastapi.document`, `oncegate.faststream` ([brokers](brokers.md)), `oncegate.prometheus.MiddlewareMetrics`
-([questions](faq.md#can-prometheus-see-what-the-middleware-does)) and `ConsumerMetrics` ([the hook](subscriptions.md#to-be-seen)),
-and `oncegate.backend` and `oncegate.testing` for [caches of your own](caches.md). Times are in seconds, sizes in bytes.
+`oncegate.fastapi` ([`protect`, `document`](fastapi.md)), `oncegate.faststream` ([brokers](brokers.md)),
+`oncegate.prometheus.MiddlewareMetrics` ([questions](faq.md#can-prometheus-see-what-the-middleware-does)) and
+`ConsumerMetrics` ([the hook](subscriptions.md#to-be-seen)), `oncegate.testing` for [tests of your app](testing.md), and with
+`oncegate.backend` for [caches of your own](caches.md). Times are in seconds, sizes in bytes.
 """
 SECTIONS = {
     "For ASGI apps": (
@@ -52,6 +52,12 @@ SECTIONS = {
     "Errors": (),
 }
 """Which names a section has; errors are in that of their own."""
+SHOWN_ELSEWHERE = {
+    "IdempotencySettings": "configuration.md#idempotency",
+    "Route": "configuration.md#each-routes",
+    "JwtSettings": "configuration.md#jwt",
+}
+"""Settings that the gateway's file has, too, and where their table is."""
 ALIASES = {
     "Caller": (
         "Callable[[dict[str, Any]], str | int | UUID | None]",
@@ -109,23 +115,34 @@ def _of_class(kind: type) -> list[str]:
     node = _parsed(kind)
     methods = [each for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
     built = [each for each in methods if each.name == "__init__" and not _is_overload(each)]
+    text = _text(kind.__doc__)
     if issubclass(kind, BaseException):
-        lines += [f"*Is a* {', '.join(f'`{base.__name__}`' for base in kind.__bases__)}.", ""]
+        text[0] = f"*Is a* {', '.join(f'`{base.__name__}`' for base in kind.__bases__)}. {text[0]}"
     if built:
         lines += _code(_signature(kind.__name__, built[0]))
-    lines += _text(kind.__doc__)
+    lines += text
     lines += _fields(kind, node)
     for each in methods:
-        if not each.name.startswith("_") and not _is_overload(each):
-            lines += [f"**`{kind.__name__}.{each.name}`**", "", *_code(_signature(each.name, each))]
+        if not each.name.startswith("_") and not _is_overload(each) and not _is_of_caches(kind, each):
+            if _is_property(each):
+                lines += [f"**`{kind.__name__}.{_signature(each.name, each)}`**", ""]
+            else:
+                lines += [f"**`{kind.__name__}.{each.name}`**", "", *_code(_signature(each.name, each))]
             lines += _text(ast.get_docstring(each))
     return lines
 
 
+def _is_of_caches(kind: type, method: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Whether a cache's method is one of `Cache`, or for parts of oncegate: users make one, and read what it has."""
+    own = any(ast.unparse(decorator) in ("classmethod", "property") for decorator in method.decorator_list)
+    return kind in (oncegate.RedisCache, oncegate.MemoryCache) and not own
+
+
 def _fields(kind: type, node: ast.ClassDef) -> list[str]:
+    if kind.__name__ in SHOWN_ELSEWHERE:
+        return [f"The fields, with their defaults and meanings, are those of the gateway's file: {_linked(kind)}.", ""]
     if issubclass(kind, BaseModel):
-        without = () if kind is IdempotencySettings else tuple(IdempotencySettings.model_fields)
-        return [*table(kind, without=without if kind.__name__ == "Route" else ()), ""]
+        return [*table(kind), ""]
     lines = []
     for each, after in zip(node.body, [*node.body[1:], None], strict=True):
         told = ""
@@ -138,6 +155,10 @@ def _fields(kind: type, node: ast.ClassDef) -> list[str]:
     return [*lines, ""] if lines else []
 
 
+def _linked(kind: type) -> str:
+    return f"[configuration]({SHOWN_ELSEWHERE[kind.__name__]})"
+
+
 def _parsed(each: Any) -> Any:
     return ast.parse(textwrap.dedent(inspect.getsource(each))).body[0]
 
@@ -146,13 +167,17 @@ def _is_overload(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     return any(ast.unparse(decorator) == "overload" for decorator in node.decorator_list)
 
 
+def _is_property(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    return any(ast.unparse(decorator) == "property" for decorator in node.decorator_list)
+
+
 def _signature(name: str, node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
     """As it is called: without ``self``, a parameter a line where there are many."""
     prefix = "await " if isinstance(node, ast.AsyncFunctionDef) else ""
     given = [each.arg for each in (*node.args.posonlyargs, *node.args.args)]
     if given and given[0] in ("self", "cls"):
         del node.args.args[0]
-    if any(ast.unparse(decorator) == "property" for decorator in node.decorator_list):
+    if _is_property(node):
         return f"{name}: {ast.unparse(node.returns) if node.returns else ''}"
     returns = f" -> {ast.unparse(node.returns)}" if node.returns and node.name != "__init__" else ""
     line = f"{prefix}{name}({ast.unparse(node.args)}){returns}".replace("'", '"')

@@ -20,6 +20,7 @@ LONGEST = (
     "tests/test_user_types.py",
     "tests/loadtests/test_benches.py",
     "tests/docs/test_blocks.py",
+    "tests/docs/test_forms.py",
     "tests/sql/inbox/test_inbox_run.py",
     "tests/sql/inbox/test_kills.py",
     "tests/sql/outbox/test_relay_run.py",

@@ -95,7 +95,7 @@ class Plain:
 
 settings = IdempotencySettings(
     ttl=3600,
-    require_key=True,
+    on_missing_key="reject",
     aliases=["X-Idempotency-Key"],
     scope=("header:Authorization", "header:X-Tenant"),
     on_error="replay",
@@ -106,13 +106,13 @@ IdempotencySettings(on_error="again")  # type: ignore[arg-type]  # wrong, and to
 assert_type(settings.ttl, float)
 
 routes = [
-    Route(path="/payments", require_key=True, status={402: "success"}, ttl=60, scope=["header:X-Tenant"]),
+    Route(path="/payments", on_missing_key="reject", status={402: "success"}, ttl=60, scope=["header:X-Tenant"]),
     Route(path="/reports", mode="async", stream="reports", methods=["POST"]),
     Route(path="*", methods=[]),
 ]
-Route(path="/payments", require_keys=True)  # type: ignore[call-arg]  # wrong, and to be seen
-Route(path="/payments", require_key="yes, please")  # type: ignore[arg-type]  # wrong, and to be seen
-Route(require_key=True)  # type: ignore[call-arg]  # wrong, and to be seen
+Route(path="/payments", on_missing_keys="reject")  # type: ignore[call-arg]  # wrong, and to be seen
+Route(path="/payments", on_missing_key="yes, please")  # type: ignore[arg-type]  # wrong, and to be seen
+Route(on_missing_key="reject")  # type: ignore[call-arg]  # wrong, and to be seen
 
 cache: Cache = MemoryCache()
 shared: Cache = RedisCache.from_url("redis://127.0.0.1")

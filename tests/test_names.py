@@ -1,12 +1,18 @@
-"""Names: each class has one of its own, and nothing is named by a verb of speech, whose object a reader would have to guess."""
+"""Names: what users see has one of its own, and nothing has a verb of speech, whose object a reader would have to guess."""
 
 import ast
-from collections import Counter, defaultdict
+import builtins
+from collections import Counter
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 ROOMS = ("app", "cache", "middleware", "src/oncegate")
+PUBLIC = (
+    "oncegate",
+    *(f"oncegate.{room}" for room in ("backend", "client", "fastapi", "faststream", "prometheus", "sql", "testing")),
+)
 SPEECH = {"ask", "asked", "asks", "hear", "heard", "said", "say", "says", "tell", "tells", "told"}
 
 
@@ -29,48 +35,42 @@ def name_of(node: ast.AST) -> str:
     return ""
 
 
-def test_every_class_has_a_name_of_its_own() -> None:
-    classes = [[node.name for node in defined(room) if isinstance(node, ast.ClassDef)] for room in ROOMS]
-    assert all(len(names) > 40 for names in classes)
-    counted = Counter(name for names in classes for name in names)
-    assert {name for name, count in counted.items() if count > 1} == set()
+def seen() -> list[tuple[str, str]]:
+    """What users see: the public modules' names, by the module."""
+    return [(module, name) for module in PUBLIC for name in import_module(module).__all__]
 
 
-def test_no_type_variable_has_a_class_s_name() -> None:
-    nodes = [node for room in ROOMS for node in defined(room)]
-    variables = {
-        ast.literal_eval(call.args[0]) for call in nodes if isinstance(call, ast.Call) and _is_type_variable(call)
-    }
-    assert len(variables) > 10
-    assert variables & {node.name for node in nodes if isinstance(node, ast.ClassDef)} == set()
+def test_what_users_see_shares_its_name_with_no_other_class() -> None:
+    """Public names, and errors, which tracebacks show: one name is one thing."""
+    classes = [node for room in ROOMS for node in defined(room) if isinstance(node, ast.ClassDef)]
+    counted = Counter(node.name for node in classes)
+    errors = _errors(classes)
+    public = {name for _, name in seen()}
+    assert len(errors) > 60
+    assert len(public) > 100
+    assert {name for name in errors | public if counted[name] > 1} == set()
 
 
-def _is_type_variable(call: ast.Call) -> bool:
-    return isinstance(call.func, ast.Name) and call.func.id == "TypeVar"
+def _errors(classes: list[ast.ClassDef]) -> set[str]:
+    """Those of Python's, and what is derived from one that is an error."""
+    errors = {name for name, each in vars(builtins).items() if isinstance(each, type) and issubclass(each, Exception)}
+    for _ in classes:
+        derived = {node.name for node in classes if errors & {ast.unparse(base) for base in node.bases}}
+        if derived <= errors:
+            break
+        errors |= derived
+    return {node.name for node in classes} & errors
 
 
-def test_what_modules_import_from_the_two_lower_layers_has_a_name_of_its_own() -> None:
-    """Functions and constants, that is. (What is defined nowhere but imported is another layer's, or a re-export.)"""
-    homes: dict[str, set[str]] = defaultdict(set)
-    for node in [each for room in ROOMS for each in defined(room)]:
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(
-            ("oncegate.cache.", "oncegate.middleware.")
-        ):
-            module = (ROOT / (node.module or "").removeprefix("oncegate.").replace(".", "/")).with_suffix(".py")
-            for name in {each.name for each in node.names if each.name.islower() or each.name.isupper()} & _defined_by(
-                module
-            ):
-                homes[name].add(node.module or "")
-    assert len(homes) > 100
-    assert {name: found for name, found in homes.items() if len(found) > 1} == {}
-
-
-@cache
-def _defined_by(module: Path) -> set[str]:
-    """The names that a module itself gives, at its top."""
-    nodes = ast.parse(module.read_text("utf-8")).body if module.exists() else []
-    targets = [node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", node) for node in nodes]
-    return {name_of(each) for each in targets}
+def test_what_users_see_has_one_name() -> None:
+    """What a traceback or a ``repr`` calls it can be imported: nothing is exported under another name than its own."""
+    found = [(name, getattr(import_module(module), name)) for module, name in seen()]
+    classes = [(name, each) for name, each in found if isinstance(each, type)]
+    assert len(classes) > 90
+    assert [name for name, each in classes if each.__name__ != name] == []
+    things: dict[str, object] = {}
+    for name, each in found:
+        assert things.setdefault(name, each) is each, name  # the same in each module
 
 
 def test_nothing_is_named_by_a_verb_of_speech() -> None:

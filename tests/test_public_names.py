@@ -3,6 +3,7 @@
 Rules of docs/contract.md: R12.8.
 """
 
+import inspect
 import pydoc
 import re
 import subprocess
@@ -13,8 +14,12 @@ import pytest
 from pydantic import ValidationError
 
 import oncegate
-from oncegate import IdempotencySettings, OncegateError, OutcomeUnknown, OutcomeUnknownError, Route
+from oncegate import CommandProcessor, IdempotencySettings, OncegateError, OutcomeUnknown, OutcomeUnknownError, Route
+from oncegate.middleware.calls.processor import ProcessorOptions
 from oncegate.middleware.rules.settings import Overrides
+from oncegate.sql import Inbox, Outbox
+from oncegate.sql.inbox.arguments import Named, NamedEach
+from oncegate.sql.outbox.outbox import MessageOptions
 
 ROOT = Path(__file__).parent.parent
 
@@ -62,11 +67,24 @@ def test_a_route_may_override_every_setting_and_nothing_else() -> None:
 
 def test_what_a_route_does_not_give_is_as_the_settings_say() -> None:
     base = IdempotencySettings(ttl=5, scope=["header:X-Tenant"])
-    route = Route(path="/x", lease=7, ttl=None, require_key=False)
+    route = Route(path="/x", lease=7, ttl=None, on_missing_key="run")
     rules = route.settings(base)
-    assert (rules.ttl, rules.lease, rules.require_key) == (5, 7, False)
-    assert rules == IdempotencySettings(ttl=5, scope=["header:X-Tenant"], lease=7, require_key=False)
+    assert (rules.ttl, rules.lease, rules.on_missing_key) == (5, 7, "run")
+    assert rules == IdempotencySettings(ttl=5, scope=["header:X-Tenant"], lease=7, on_missing_key="run")
     assert repr(Route(path="/x", lease=7)) == "Route(lease=7.0, path='/x')"
+
+
+def test_type_checkers_know_every_keyword_that_a_function_of_several_kinds_takes() -> None:
+    """(That there are no others, mypy sees.)"""
+    for function, options in (
+        (CommandProcessor.__init__, ProcessorOptions),
+        (Inbox.first, Named),
+        (Inbox.first_many, NamedEach),
+        (Outbox.add, MessageOptions),
+    ):
+        parameters = inspect.signature(function).parameters.values()
+        keywords = [each.name for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY]
+        assert keywords == list(inspect.get_annotations(options)), function
 
 
 def test_lists_are_kept_as_tuples() -> None:

@@ -7,6 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
+
+from oncegate.middleware.tokens import key_source
 from testing.issuer import AUDIENCE, ISSUER, Issuer, JwksServer, SigningKey, bearer, by_hand
 
 Lines = list[tuple[str, str]]
@@ -33,8 +36,6 @@ class Scene:
             "jwks": self.server.url,
             "issuer": ISSUER,
             "audience": [AUDIENCE],
-            "refresh_interval": 0.001,
-            "timeout": 30,
             **self.settings,
         }
 
@@ -42,8 +43,15 @@ class Scene:
 @contextmanager
 def scene() -> Iterator[Scene]:
     issuer = Issuer()
-    with JwksServer(issuer.jwks()) as server:
-        yield Scene(issuer, server)
+    # Keys may be read as often as tests rotate them, and a slow machine is no issuer that is away.
+    constants = pytest.MonkeyPatch()
+    constants.setattr(key_source, "REFRESH_INTERVAL", 0.001)
+    constants.setattr(key_source, "TIMEOUT", 30.0)
+    try:
+        with JwksServer(issuer.jwks()) as server:
+            yield Scene(issuer, server)
+    finally:
+        constants.undo()
 
 
 def the_same(there: Scene) -> Lines:

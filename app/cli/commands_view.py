@@ -151,7 +151,7 @@ def _print_counts(counts: Members) -> None:
     unread = "some" if counts["unread"] is None else counts["unread"]
     text = f"{unread} not read yet, {counts['pending']} pending, {counts['dead']} dead"
     if counts["trimmed"]:
-        text += f"; {counts['trimmed']} more were dead, and are gone: too many (max_dead_letters), or too old (dead_letter_ttl)"
+        text += f"; {counts['trimmed']} more were dead, and are gone: too many, or too old (dead_letter_ttl)"
     console().print(text, markup=False)
 
 

@@ -76,7 +76,7 @@ def _configuration(settings: GatewaySettings, admin_token: str | None) -> Lines:
             f"upstream_keepalive is {settings.upstream_keepalive:g} s: many upstreams close idle connections sooner, "
             "and a request that meets the close may be of unknown outcome; 1.5 is safe"
         )
-    if settings.cache_is_shared and not (settings.secret or settings.secrets):
+    if settings.cache_is_shared and not settings.secret:
         advice.append(
             "secret is not set: who reads the cache or the logs can test guesses of keys, credentials and payloads against "
             "their digests; set ONCEGATE_SECRET, and see docs/operations.md for records that there are already"

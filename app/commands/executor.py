@@ -1,60 +1,15 @@
-"""The executor interface: what a worker hands a command to, the command's context, and the errors it may raise."""
+"""The executor interface: what a worker hands a command to, how the command's context is made, and the errors it may raise."""
 
 from collections.abc import Awaitable, Callable, Collection
-from dataclasses import dataclass
 from typing import Protocol
 
 from oncegate.cache.record import StoredResponse
 from oncegate.cache.redis.streams.stream import Command
+from oncegate.middleware.consumers.command_context import CommandContext
 from oncegate.middleware.outcome.errors import NotProcessed, NotRetryable
-from oncegate.middleware.rules.key import caller_of_id, key_line
+from oncegate.middleware.rules.key import caller_of_id
 
 Confirm = Callable[[], Awaitable[None]]
-
-
-@dataclass(frozen=True, slots=True)
-class CommandContext:
-    """What a handler may know about the command, besides its payload.
-
-    ``key`` is the caller's idempotency key: pass it on to whatever is called on the command's behalf (see ``headers``).
-    ``record`` is the record's id, fit for logs, and ``entry`` the id in the stream. ``attempt`` counts from 1. ``method`` and
-    ``target`` are those of the request, as they were sent, and ``route`` is the pattern that it matched; ``caller`` is the digest
-    of the scope's headers, which are unchecked unless something in front of the gateway did that. ``request_headers`` are the
-    lines that travelled with the command, names in lower case: ``content-*``, the key's, those of ``forward_request_headers``.
-    ``aggregate`` is the id of what the command is about, and ``sequence`` its number among the commands about that, ``None``
-    where its route has no ``aggregate``.
-    What the request didn't have is empty.
-    """
-
-    key: str
-    record: str
-    entry: str
-    attempt: int
-    method: str
-    target: str
-    content_type: str = ""
-    correlation: str = ""
-    traceparent: str = ""
-    route: str = ""
-    caller: str = ""
-    request_headers: tuple[tuple[str, str], ...] = ()
-    aggregate: str = ""
-    sequence: int | None = None
-
-    def request_header(self, name: str) -> str:
-        """The value of one of ``request_headers``, of several lines joined by commas; empty without one."""
-        return ", ".join(value for found, value in self.request_headers if found == name.lower())
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """The fields to send along to a service that is called for this command: by the key, it can recognise a repetition."""
-        fields = {
-            "Idempotency-Key": key_line(self.key),
-            "Idempotency-Attempt": str(self.attempt),
-            "X-Correlation-ID": self.correlation,
-            "traceparent": self.traceparent,
-        }
-        return {name: value for name, value in fields.items() if value}
 
 
 def context_of(command: Command, entry: str, attempt: int, nameless: Collection[str]) -> CommandContext:

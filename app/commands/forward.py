@@ -30,10 +30,11 @@ from urllib.parse import quote, unquote
 
 import orjson
 
-from oncegate.app.commands.executor import CommandContext, CommandFailed, CommandPutOff, CommandRefused, Confirm
+from oncegate.app.commands.executor import CommandFailed, CommandPutOff, CommandRefused, Confirm
 from oncegate.app.upstream.forward import Forwarder
 from oncegate.cache.record import State, StoredResponse
 from oncegate.cache.redis.streams.stream import Command
+from oncegate.middleware.consumers.command_context import CommandContext
 from oncegate.middleware.http.asgi import SCOPE_EXTENSION, AttemptView, Message, Receive
 from oncegate.middleware.http.capture import Capture
 from oncegate.middleware.outcome import responses
@@ -63,7 +64,7 @@ class ForwardedCommands:
         """See `oncegate.app.commands.executor.Executor.execute`."""
         path, _, query = command.target.partition("?")
         policy = self._policies.match(command.method, unquote(path), path.encode()) or self._policies.all()[-1]
-        capture = Capture(policy.settings.max_response_body)
+        capture = Capture(policy.settings.max_result)
         capture.leave()  # there is no client: the answer is read at the service's pace
         scope = {
             "type": "http",

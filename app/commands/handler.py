@@ -16,10 +16,11 @@ from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from oncegate.app.commands.executor import CommandContext, Confirm
+from oncegate.app.commands.executor import Confirm
 from oncegate.cache.record import StoredResponse
 from oncegate.cache.redis.streams.stream import Command
 from oncegate.middleware.admission.observe import Watch
+from oncegate.middleware.consumers.command_context import CommandContext
 from oncegate.middleware.consumers.handling import current
 from oncegate.middleware.consumers.sole_handler import check_kind
 from oncegate.middleware.outcome.calling import call

@@ -136,7 +136,7 @@ class Processing:
     async def _execute(self, begun: Begun, command: Command, entry: bytes) -> float:
         """Execute a command that is to run and record what came of it; the least seconds until another attempt."""
         context = context_of(command, entry.decode(), begun.attempt, self._nameless)
-        timeout = self._subscription.settings.timeout if self._executor.can_be_cut else None
+        timeout = self._subscription.settings.attempt_timeout if self._executor.can_be_cut else None
         after = 0.0
         try:
             async with asyncio.timeout(timeout) as limit:

@@ -19,7 +19,7 @@ from typing import Any
 import orjson
 
 from oncegate.cache.encryption import OFF_LOOP_BYTES, Encryption, off_loop
-from oncegate.cache.errors import CacheRefused
+from oncegate.cache.errors import CacheRefused, OncegateError
 from oncegate.cache.redis.client import RedisClient
 from oncegate.cache.redis.streams.append import Appended, Numbering, start_append
 from oncegate.cache.redis.streams.encrypted import encrypted
@@ -34,8 +34,9 @@ from oncegate.middleware.http.asgi import (
     Scope,
     Send,
     Submission,
+    respond,
 )
-from oncegate.middleware.outcome.errors import NotAccepted, OutcomeUnknown
+from oncegate.middleware.outcome.errors import GatewayFailed, NotAccepted, OutcomeUnknown
 from oncegate.middleware.outcome.responses import Headers, date
 from oncegate.middleware.rules.versions import aggregate_digest
 
@@ -98,13 +99,14 @@ class Submitter:
         submission: Submission = scope["extensions"][SUBMISSION_EXTENSION]
         body = await _body(receive)
         reply: asyncio.Future[Response | Exception] = asyncio.get_running_loop().create_future()
-        self.start(scope, scope["headers"], body, view.record, submission, partial(set_reply, reply))
+        try:
+            self.start(scope, scope["headers"], body, view.record, submission, partial(set_reply, reply))
+        except Exception as error:
+            raise GatewayFailed.by(error) from error
         response = await reply
         if isinstance(response, Exception):
             raise response
-        status, headers, body = response
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+        await respond(send, *response)
 
     def start(
         self, scope: Scope, headers: Headers, body: bytes, record: str, submission: Submission, then: Then
@@ -152,8 +154,10 @@ class Submitter:
         response: Response | Exception
         try:
             response = self._answer(command, submission, appended)
-        except Exception as error:  # noqa: BLE001 - passed on: else who waits would wait for ever
+        except OncegateError as error:
             response = error
+        except Exception as error:  # noqa: BLE001 - passed on: else who waits would wait for ever
+            response = GatewayFailed.by(error)
         then(response)
 
     def _parts(self, command: Command) -> list[bytes]:

@@ -10,6 +10,8 @@ from typing import Any
 import orjson
 import uvicorn
 
+from oncegate.middleware.http.asgi import respond
+
 SLOW_SECONDS = 5.0
 
 
@@ -33,8 +35,7 @@ class Payments:
         self._report(f"{scope['method']} {scope['path']} -> {status}")
         content = orjson.dumps(answer) + b"\n"
         headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(content))]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": content})
+        await respond(send, status, headers, content)
 
     async def _answer(self, method: str, path: str, body: bytes) -> tuple[int, Any]:
         if path not in ("/payments", "/payments/slow"):

@@ -18,16 +18,14 @@ from typing import Any
 from oncegate.app.server.request import InboundRequest
 from oncegate.app.upstream.forward import Forwarder
 from oncegate.middleware.admission.attempt import Attempt, LeaseLost
-from oncegate.middleware.http.asgi import AttemptView, Receive, Scope, Send, Submission
+from oncegate.middleware.http.asgi import AttemptView, Receive, Scope, Send, Submission, respond
 from oncegate.middleware.http.asgi_driver import AsgiDriver
 from oncegate.middleware.http.door import HttpDoor
-from oncegate.middleware.http.enter import Bypass
+from oncegate.middleware.http.enter import Bypass, way_of
 from oncegate.middleware.http.exchange import Exchange, Step
-from oncegate.middleware.outcome.errors import NotProcessed, OutcomeUnknown
+from oncegate.middleware.outcome.errors import GatewayFailed, NotProcessed
 from oncegate.middleware.outcome.problems import Answer
 from oncegate.middleware.outcome.responses import Headers
-from oncegate.middleware.rules.policy import Policy
-from oncegate.middleware.tokens.verifier import Tokens
 
 Answering = Callable[[Awaitable[None], Scope, Send], Coroutine[Any, Any, None]]
 """Awaits an answer by the upstream, and answers with a problem where that fails (`oncegate.app.gateway.gateway`)."""
@@ -68,26 +66,11 @@ class FastPath:
         scope = request.scope
         if scope["path"].startswith(self._prefix) or (self._ops_port and came_in_on(self._ops_port, scope)):
             return False
-        door, headers = self._door, scope["headers"]
-        policy = door.policies.match(scope["method"], scope["path"], scope["raw_path"])
-        if policy is None:
-            return Passing(self._forwarder, request, self.answering).begin(headers)
-        if policy.needs_no_key and policy.decisive.isdisjoint(request.fields):
-            return self._bypass(request, policy, headers)
-        exchange = Exchange(door, policy, scope)
-        found = exchange.identify(request.fields)
-        if isinstance(found, str):
-            return CallbackDriver(exchange, self._forwarder, self._submit, request).begin(found)
-        if found is None:
-            return self._bypass(request, policy, exchange.headers())
-        if isinstance(found, Tokens):  # the other way can wait for its keys
-            return False
-        request.respond(found.status, found.headers, found.body)
-        return True
-
-    def _bypass(self, request: InboundRequest, policy: Policy, headers: Headers) -> bool:
-        bypass = Bypass(self._door.observe, policy, request.scope, request.send)
-        return Passing(self._forwarder, request, self.answering, bypass).begin(headers)
+        way = way_of(self._door, scope, request.send, request.fields)
+        if isinstance(way, Exchange):
+            CallbackDriver(way, self._forwarder, self._submit, request).begin()
+            return True
+        return Passing(self._forwarder, request, self.answering, way).begin()
 
 
 class Passing:
@@ -107,9 +90,10 @@ class Passing:
         self._answering = answering
         self._bypass = bypass
 
-    def begin(self, headers: Headers) -> bool:
-        """Send it, with ``headers``, if that needs no waiting."""
-        request = self._request
+    def begin(self) -> bool:
+        """Send it, if that needs no waiting."""
+        request, bypass = self._request, self._bypass
+        headers = request.scope["headers"] if bypass is None else bypass.headers
         connection = self._forwarder.begin(request.scope, headers, request.body)
         if connection is None:
             return False
@@ -132,22 +116,29 @@ class Passing:
                 self._watches.drop(self._limit)
                 status, headers, body = response
                 if self._bypass is not None:
-                    headers = self._bypass.headers(status, headers)
+                    headers = self._bypass.answered(status, headers)
                 request.respond(status, headers, body)
             elif not connection.is_soon_whole:
                 self._leave()
-        except Exception as error:  # noqa: BLE001 - logged there; who called has nothing to do with it
+        except Exception as error:  # noqa: BLE001 - answered; who called has nothing to do with it
             self._watches.drop(self._limit)
             connection.forget()
-            request.finish(error)
+            self._answer_by(_failing(error))
 
     def _leave(self) -> None:
         connection, request = self._connection, self._request
         self._watches.drop(self._limit)
         connection.then = None
         send = request.send if self._bypass is None else self._bypass.send
-        rest = self._forwarder.resume(connection, self._began, request.scope["method"], request.receive, send)
+        self._answer_by(self._forwarder.resume(connection, self._began, request.scope["method"], request.receive, send))
+
+    def _answer_by(self, rest: Awaitable[None]) -> None:
+        request = self._request
         request.start(self._answering(rest, request.scope, request.send))
+
+
+async def _failing(error: Exception) -> None:
+    raise GatewayFailed.by(error)
 
 
 class CallbackDriver:
@@ -165,20 +156,24 @@ class CallbackDriver:
         self._late: asyncio.Future[Response | Exception] | None = None
         """Gets the stream's answer, once a submission has left the fast path."""
 
-    def begin(self, look_up_key: str) -> bool:
-        """Claim its record, if that needs no waiting."""
+    def begin(self) -> None:
+        """Claim its record, or answer it; where that needs waiting, the other driver goes on."""
         request, exchange = self._request, self._exchange
-        self._body = body = request.body
-        if len(body) > exchange.policy.max_request_body:
-            return False
-        admission = exchange.admit(look_up_key, body)
+        found, body = exchange.found, request.body
+        if isinstance(found, Answer):
+            request.respond(found.status, found.headers, found.body)
+            return
+        if not isinstance(found, str) or len(body) > exchange.policy.max_request_body:
+            request.start(self._asgi_driver().serve())
+            return
+        self._body = body
+        admission = exchange.admit(found, body)
         request.take()
         admissions = exchange.door.admissions
         if admissions.enter(admission):
             admissions.claim(admission, request.loop, self._on_claimed)
         else:  # bodies that may wait are counted there
             self._leave_unbegun(None)
-        return True
 
     def _on_claimed(self, reply: Any) -> None:
         request, step = self._request, self._exchange.on_claimed(reply)
@@ -204,7 +199,7 @@ class CallbackDriver:
             return
         try:
             connection = self._forwarder.begin(request.scope, exchange.headers(attempt), self._body)
-        except Exception as error:  # noqa: BLE001 - logged; perhaps something was sent, so nothing may be sent again
+        except Exception as error:  # noqa: BLE001 - answered
             exchange.begin(attempt, request.loop, self._on_limit)
             self._fail(error)
             return
@@ -223,7 +218,7 @@ class CallbackDriver:
         try:
             headers, submission = exchange.headers(attempt), exchange.submission(attempt)
             submit(request.scope, headers, self._body, exchange.record, submission, self._on_submitted)
-        except Exception as error:  # noqa: BLE001 - logged; perhaps it was appended
+        except Exception as error:  # noqa: BLE001 - answered
             self._fail(error)
 
     def _on_response(self) -> None:
@@ -237,7 +232,7 @@ class CallbackDriver:
                 exchange.on_response(status, headers, body, self._on_recorded)
             elif not connection.is_soon_whole:
                 self._leave(exchange.policy.response_timeout)
-        except Exception as error:  # noqa: BLE001 - logged there; who called has nothing to do with it
+        except Exception as error:  # noqa: BLE001 - answered; who called has nothing to do with it
             connection.forget()
             self._fail(error)
 
@@ -254,24 +249,31 @@ class CallbackDriver:
                 self._response = response
                 status, headers, body = response
                 exchange.on_response(status, headers, body, self._on_recorded)
-        except Exception as error:  # noqa: BLE001 - logged there; who called has nothing to do with it
+        except Exception as error:  # noqa: BLE001 - answered; who called has nothing to do with it
             self._fail(error)
 
     def _on_refused(self) -> None:
-        """Nothing was accepted, and the record is released."""
+        """The record is released, or reads unknown: the problem says why."""
         request, exchange = self._request, self._exchange
         try:
             answer = exchange.failed()
             if answer is not None:
                 request.respond(answer.status, answer.headers, answer.body)
             else:
-                request.finish(RuntimeError("a submission could not be answered"))
+                request.finish(RuntimeError("a failure could not be answered"))
         except Exception as error:  # noqa: BLE001 - logged there; who called has nothing to do with it
             request.finish(error)
 
     def _fail(self, error: Exception) -> None:
-        self._exchange.on_failure(OutcomeUnknown(f"failed in the gateway ({type(error).__name__})"))
-        self._request.finish(error)
+        """A fault of ours: perhaps something was sent, so nothing may be sent again."""
+        exchange = self._exchange
+        if exchange.attempt.settled:  # it was about the record, which calls nobody back then
+            self._request.finish(error)
+            return
+        try:
+            exchange.on_failure(GatewayFailed.by(error), self._on_refused)
+        except Exception as another:  # noqa: BLE001 - logged there; who called has nothing to do with it
+            self._request.finish(another)
 
     def _on_recorded(self) -> None:
         """The record is complete, or will be as soon as its cache answers."""
@@ -322,6 +324,4 @@ async def _send_late(late: "asyncio.Future[Response | Exception]", _: Scope, __:
     response = await late
     if isinstance(response, Exception):
         raise response
-    status, headers, body = response
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    await respond(send, *response)

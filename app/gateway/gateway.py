@@ -7,6 +7,7 @@ touched. Errors arrive as exceptions, and are answered at the end of `Gateway.__
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from oncegate.app.gateway.fast_path import FastPath, came_in_on
 from oncegate.app.operators.pages.operations import Operations
@@ -17,10 +18,10 @@ from oncegate.app.upstream.forward import IDEMPOTENT
 from oncegate.cache.errors import CacheError, CacheUnavailable
 from oncegate.cache.store import Cache
 from oncegate.middleware.admission.buffers import Unread
-from oncegate.middleware.http.asgi import App, Receive, Scope, Send
+from oncegate.middleware.http.asgi import App, Receive, Scope, Send, respond
 from oncegate.middleware.http.cors import CrossOrigin
-from oncegate.middleware.outcome.errors import NoAnswerInTime, NotProcessed, OutcomeUnknown
-from oncegate.middleware.outcome.problems import Answer, problem
+from oncegate.middleware.outcome.errors import GatewayFailed, NoAnswerInTime, NotProcessed, OutcomeUnknown
+from oncegate.middleware.outcome.problems import KINDS, Answer, problem
 from oncegate.middleware.outcome.responses import date
 
 log = logging.getLogger("oncegate.gateway")
@@ -102,7 +103,7 @@ class Gateway:
             await self.operations(scope, receive, send)
             return
         if requests_websocket(scope["headers"]) and scope["http_version"] == "1.1":
-            await self._fail(scope, send, "upgrade-unsupported", "This gateway forwards plain HTTP requests only.")
+            await self._fail(scope, send, "upgrade-unsupported")
             return
         await self.answer(self._forward(scope, receive, send), scope, send)
 
@@ -112,29 +113,37 @@ class Gateway:
             await work
         except NotProcessed as error:
             log.warning("upstream-unreachable: %s", error)
-            await self._fail(scope, send, "upstream-unreachable", "No connection to the upstream: nothing was sent.")
+            await self._fail(scope, send, "upstream-unreachable")
         except NoAnswerInTime as error:
             log.warning("upstream-timeout: %s", error)
             # Nobody keeps the result of what isn't enforced: only an idempotent method may simply be sent again.
-            detail = "The upstream did not answer in time; the request may have been processed."
-            await self._fail(scope, send, "upstream-timeout", detail, retryable=scope["method"] in IDEMPOTENT)
+            await self._fail(scope, send, "upstream-timeout", retryable=scope["method"] in IDEMPOTENT)
+        except GatewayFailed as error:
+            log.error("a request failed", exc_info=error)
+            await self._send(self.failure(scope), send)
         except OutcomeUnknown as error:
             log.warning("upstream-failed: %s", error)
-            detail = "The connection to the upstream broke after the request was sent; it may have been processed."
-            await self._fail(scope, send, "upstream-failed", detail, retryable=scope["method"] in IDEMPOTENT)
+            await self._fail(scope, send, "upstream-failed", retryable=scope["method"] in IDEMPOTENT)
 
-    async def _fail(self, scope: Scope, send: Send, slug: str, detail: str, *, retryable: bool | None = None) -> None:
-        answer: Answer = problem(slug, detail, docs_url=self._docs_url, retryable=retryable)
-        cors = [] if self._cors is None else self._cors.headers(scope["headers"])
-        try:
-            await send(
-                {"type": "http.response.start", "status": answer.status, "headers": [*answer.headers, *cors, date()]},
-            )
-        except RuntimeError:
-            # The response has begun, so there is nothing to say any more: returning without its end makes the server
-            # close the connection, by which the client can tell.
-            return
-        await send({"type": "http.response.body", "body": answer.body})
+    def failure(self, scope: Scope) -> Answer:
+        """The answer to a request that a fault of ours ended, without a record that says more of it."""
+        return self._problem(scope, "gateway-failed", retryable=scope["method"] in IDEMPOTENT)
+
+    def _problem(self, scope: Scope, slug: str, *, retryable: bool | None = None) -> Answer:
+        answer = problem(slug, KINDS[slug].passing, docs_url=self._docs_url, retryable=retryable)
+        if self._cors is not None:
+            answer.headers += self._cors.headers(scope["headers"])
+        answer.headers.append(date())
+        return answer
+
+    async def _fail(self, scope: Scope, send: Send, slug: str, *, retryable: bool | None = None) -> None:
+        await self._send(self._problem(scope, slug, retryable=retryable), send)
+
+    async def _send(self, answer: Answer, send: Send) -> None:
+        # Where the response has begun there is nothing to say any more: returning without its end makes the server close the
+        # connection, by which the client can tell.
+        with suppress(RuntimeError):
+            await respond(send, answer.status, answer.headers, answer.body)
 
     def enter(self, index: int) -> None:
         """This process is worker ``index`` from now on."""

@@ -16,6 +16,7 @@ from oncegate.middleware.outcome.instants import instant
 from oncegate.middleware.outcome.problems import original_result
 from oncegate.middleware.outcome.responses import now_ms
 from oncegate.middleware.outcome.results import CONTENTLESS, checked_response
+from oncegate.middleware.rules.added_headers import ON_REPLAYS
 from oncegate.middleware.rules.digests import UNKEYED, Digests
 from oncegate.middleware.rules.key import (
     RECORD_ID,
@@ -29,7 +30,7 @@ from oncegate.middleware.rules.key import (
     scope_digest,
     scope_parts,
 )
-from oncegate.middleware.rules.policy import OF_THE_MOMENT, OURS, Policy
+from oncegate.middleware.rules.policy import OF_THE_MOMENT, Policy
 from oncegate.middleware.rules.secret_check import is_under_another_secret
 
 MOST_LISTED = 1000
@@ -213,10 +214,7 @@ async def row(
 
 
 _CLAIM = claim_name("")
-_NOT_KEPT = frozenset(name.decode() for name in (*HOP_BY_HOP, *OF_THE_MOMENT, *OURS)) | {
-    "content-length",
-    "cache-status",
-}
+_NOT_KEPT = frozenset(name.decode() for name in (*HOP_BY_HOP, *OF_THE_MOMENT, *ON_REPLAYS)) | {"content-length"}
 
 
 def resolution(

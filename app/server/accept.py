@@ -5,8 +5,8 @@ starts anew, a deployment) while those already there keep the process busy, each
 and on a busy machine the last of 256 was accepted after most of a second. nginx has ``multi_accept`` for this.
 
 So this accepts in the loop's place, on duplicates of the listening sockets, all connections that wait; where there are
-several workers, only its share (`oncegate.app.server.balance`). The rest is left to the others until they have taken it or
-are gone, for at most `PATIENCE` checks.
+several workers, only its share (`Balance`). The rest is left to the others until they have taken it or are gone, for at most
+`PATIENCE` checks.
 """
 
 import asyncio
@@ -16,8 +16,11 @@ import socket
 import struct
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
+from math import ceil
+from time import monotonic
+from typing import Final
 
-from oncegate.app.server.balance import Balance
+from oncegate.app.telemetry.shared_numbers import SharedNumbers
 
 log = logging.getLogger("oncegate.serve")
 
@@ -34,6 +37,11 @@ _UNACKED = struct.Struct("@24xI")
 """``tcpi_unacked``: of a socket that listens, how many connections wait."""
 _PROBABLY = 8
 """Connections that wait, where the kernel doesn't say."""
+SLACK: Final = 1.25
+"""A worker may hold so many times its fair share before it leaves connections to others."""
+STALE_SECONDS: Final = 1.0
+"""A worker that has published nothing for so long is stopped, or stuck, and gets no share. Workers publish ten times as often."""
+_HELD, _AT = 0, 1
 
 
 def bind(host: str, port: int, setting: str = "") -> list[socket.socket]:
@@ -60,6 +68,56 @@ def bind(host: str, port: int, setting: str = "") -> list[socket.socket]:
         named = f" ({setting})" if setting else ""
         raise OSError(f"can't listen on {host}:{port}{named}: {error.strerror or error}") from None
     return sockets
+
+
+class Balance:
+    """Counts in shared memory what each worker holds, so that none accepts more than its share. To be made before ``workers``
+    are forked; each then calls `enter`.
+
+    A connection stays with the process that accepted it, and a load balancer keeps its pool for hours: the first worker to
+    wake up must not take all of it. SO_REUSEPORT, by which the kernel would distribute them, gives each worker a queue of its
+    own, and resets what waits in the queue of a worker that dies.
+    """
+
+    def __init__(self, workers: int) -> None:
+        self._numbers = SharedNumbers(2, workers)
+
+    def enter(self, index: int) -> None:
+        """This process is worker ``index``. It has its share from now on, although it does not accept yet."""
+        self._numbers.take(index)
+        self.publish(0)
+
+    def publish(self, held: int) -> None:
+        """Publish how many connections this worker holds, and that it is alive."""
+        row = self._numbers.row
+        row[_HELD], row[_AT] = held, monotonic()
+
+    def leave(self) -> None:
+        """This worker accepts nothing, until it publishes again."""
+        self._numbers.row[_AT] = 0
+
+    def died(self, index: int) -> None:
+        """For the parent: worker ``index`` is gone."""
+        self._numbers.take(index)
+        self.leave()
+
+    def room(self, held: int, waiting: int) -> int:
+        """How many of the connections that wait this worker, which holds ``held``, should accept; perhaps none."""
+        self.publish(held)
+        total, workers = self._totals(waiting)
+        return max(0, int(SLACK * ceil(total / workers)) - held)
+
+    def part(self, waiting: int) -> int:
+        """This worker's share of ``waiting`` alone, once the others have had their time and did not accept."""
+        return ceil(waiting / self._totals(0)[1])
+
+    def _totals(self, waiting: int) -> tuple[float, int]:
+        """All connections, and how many workers are alive: at least the calling one."""
+        since = monotonic() - STALE_SECONDS
+        there = [
+            held for held, at in zip(self._numbers.column(_HELD), self._numbers.column(_AT), strict=True) if at > since
+        ]
+        return waiting + sum(there), max(1, len(there))
 
 
 class Acceptor:

@@ -8,8 +8,7 @@ checked here:
 - it hands trailers over like header fields: they are dropped, so that nothing is added to a request behind the checks;
 - it reads a request line that ends in a bare LF as HTTP/0.9, and lets unknown versions pass: refused;
 - it leaves white space behind a field's value: removed (RFC 9110 section 5.5), in `oncegate.app.server.parser`;
-- it knows some methods and refuses others, speaks RTSP, and takes what follows an ``Upgrade`` for another protocol: see
-  `oncegate.app.server.parser`;
+- it speaks RTSP, and takes what follows an ``Upgrade`` for another protocol: see `oncegate.app.server.parser`;
 - it doesn't check the host: one valid `Host` is required, and a target's own authority counts.
 
 Pipelined requests wait for their turn, and nothing more is read meanwhile. One timer serves all time limits: it goes by a
@@ -28,11 +27,11 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from oncegate.app.server.flow import PIECE_BYTES, Pieces, Unsent
-from oncegate.app.server.head import MALFORMED, TIMED_OUT, TOO_LARGE
-from oncegate.app.server.lingering import Lingering, may_linger
-from oncegate.app.server.parser import InboundParser
+from oncegate.app.server.head import MALFORMED, NO_SUCH_METHOD, TIMED_OUT, TOO_LARGE
+from oncegate.app.server.parser import InboundParser, is_unknown_method
 from oncegate.app.server.request import InboundRequest, shared_scope
 from oncegate.middleware.admission.deadlines import Deadline
+from oncegate.middleware.outcome.problems import Answer
 
 HEAD_SECONDS = 15.0
 """For a head to arrive once it has begun."""
@@ -48,6 +47,14 @@ to be written it counts as gone."""
 _NEVER: Final = math.inf
 HIGH_WATER = 65536
 """Bytes of a request's body that wait to be received; with more, reading pauses."""
+LINGERING_SECONDS = 30.0
+PAUSE_SECONDS = 5.0
+"""A client that sends nothing for so long has seen the answer, or never will."""
+LINGERING_BYTES = 64 * 1024 * 1024
+MOST_LINGERING = 1000
+"""Connections of one process at a time; what goes beyond is closed at once."""
+
+_lingering: set[object] = set()
 
 
 class InboundConnection(asyncio.Protocol):
@@ -62,6 +69,8 @@ class InboundConnection(asyncio.Protocol):
     ) -> None:
         self.app = config.loaded_app
         self._direct: Callable[[InboundRequest], bool] | None = getattr(self.app, "direct", None)
+        self.failure: Callable[[dict[str, Any]], Answer] | None = getattr(self.app, "failure", None)
+        """How the app answers a request in which it failed itself; without it, that is a plain 500."""
         self.loop = _loop or asyncio.get_running_loop()
         self.transport: asyncio.Transport = None  # type: ignore[assignment]  # uvicorn's server looks at it, too
         self.tasks = server_state.tasks
@@ -133,13 +142,13 @@ class InboundConnection(asyncio.Protocol):
         parser = self._parser
         try:
             parser.feed(data)
-        except httptools.HttpParserError:
-            self._refuse()
+        except httptools.HttpParserError as error:
+            self._refuse(NO_SUCH_METHOD if is_unknown_method(error) else MALFORMED)
         if self._to_begin:
             self._begin_waiting()
         if parser.in_message and not self.transport.is_closing():
             if parser.is_too_large:
-                self._refuse()
+                self._refuse(TOO_LARGE)
             elif self.writable is None:
                 self._wait_for_rest()
 
@@ -220,7 +229,7 @@ class InboundConnection(asyncio.Protocol):
 
     @property
     def has_more(self) -> bool:
-        """Whether requests wait for their turn."""
+        """Whether requests wait for their turn: where it is ``stopping``, this one is the last without."""
         return len(self._pipelined) > 0
 
     @property
@@ -304,7 +313,12 @@ class InboundConnection(asyncio.Protocol):
     def close(self) -> None:
         """Close the connection once its client has read what was written; it must read something now and then."""
         may_send_more = (self._parser.in_message or self._discards) and not self._half_closed
-        if may_send_more and self._lingering is None and not self.transport.is_closing() and may_linger():
+        if (
+            may_send_more
+            and self._lingering is None
+            and not self.transport.is_closing()
+            and len(_lingering) < MOST_LINGERING
+        ):
             self._linger()
             return
         self.transport.close()
@@ -335,7 +349,7 @@ class InboundConnection(asyncio.Protocol):
 
     # -- bounds -------------------------------------------------------------------------------------------------------
 
-    def _refuse(self) -> None:
+    def _refuse(self, answer: bytes) -> None:
         """Refuse what can't be parsed, and close; 431 where it is only too large. Never into a response that has begun."""
         self._parser.in_message = False
         if self._answering is not None and self._answering is not self._reading:
@@ -345,7 +359,7 @@ class InboundConnection(asyncio.Protocol):
                 self._pipelined.pop()  # its head was in order, its body isn't
             return
         if not (self._reading is not None and self._reading.begun):
-            self.write(TOO_LARGE if self._parser.is_too_large else MALFORMED)
+            self.write(TOO_LARGE if self._parser.is_too_large else answer)
         self._discards = True
         self.close()
 
@@ -393,3 +407,28 @@ def _address(name: Callable[[], Any]) -> tuple[str, int] | None:
     except OSError:
         return None
     return (str(address[0]), int(address[1])) if isinstance(address, tuple) else None
+
+
+class Lingering:
+    """The last of a ``connection``, until `close`.
+
+    A connection that is closed with bytes unread is reset (RFC 9112 section 9.6): its client, which as a rule reads only once it
+    has sent everything, would find an error instead of the answer. So where a client may still be sending, we write the answer,
+    close our side (half-close), and read and drop what comes until the client closes its side, within bounds.
+    """
+
+    def __init__(self, connection: object, loop: asyncio.AbstractEventLoop) -> None:
+        self._connection = connection
+        self._loop = loop
+        self._until = loop.time() + LINGERING_SECONDS
+        self._bytes = LINGERING_BYTES
+        _lingering.add(connection)
+
+    def drop(self, size: int) -> float:
+        """Count ``size`` bytes more; returns for how many seconds to wait for more, 0: close now."""
+        self._bytes -= size
+        return max(0.0, min(PAUSE_SECONDS, self._until - self._loop.time())) if self._bytes >= 0 else 0.0
+
+    def close(self) -> None:
+        """The connection is gone."""
+        _lingering.discard(self._connection)

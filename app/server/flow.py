@@ -11,9 +11,12 @@ import struct
 from contextlib import suppress
 from fcntl import ioctl
 from termios import TIOCOUTQ
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from oncegate.middleware.admission.buffers import Unread
+
+if TYPE_CHECKING:
+    from oncegate.app.server.connection import InboundConnection
 
 PIECE_BYTES: Final = 8192
 """What is parsed at once. A read may bring 256 KiB, in which there is room for 10,000 requests, or 40,000 chunks."""
@@ -21,27 +24,12 @@ _AT_ONCE: Final = struct.pack("ii", 1, 0)
 """Of a socket that is closed: nothing is sent any more."""
 
 
-class Flowing(Protocol):
-    """The connection. ``writable`` is there while its client is behind in reading."""
-
-    loop: asyncio.AbstractEventLoop
-    transport: asyncio.Transport
-    writable: asyncio.Event | None
-
-    @property
-    def takes_more(self) -> bool:
-        """Whether what was read is to be parsed now."""
-
-    def data_received(self, data: bytes) -> None:
-        """Parse ``data``."""
-
-
 class Pieces:
     """What one connection has read and not parsed yet. Until it is parsed, nothing more is read."""
 
     __slots__ = ("_connection", "_scheduled", "_unparsed")
 
-    def __init__(self, connection: Flowing) -> None:
+    def __init__(self, connection: "InboundConnection") -> None:
         self._connection = connection
         self._unparsed = b""
         self._scheduled = False
@@ -77,7 +65,7 @@ class Pieces:
             self._read_on()
 
     def _read_on(self) -> None:
-        connection: Flowing | None = self._connection  # gone perhaps
+        connection: InboundConnection | None = self._connection  # gone perhaps
         if not self._unparsed and connection is not None and connection.takes_more:
             connection.transport.resume_reading()
 
@@ -91,7 +79,7 @@ class Unsent:
 
     __slots__ = ("_at_turn", "_connection", "_large", "_unread", "_unread_before")
 
-    def __init__(self, connection: Flowing, unread: Unread | None) -> None:
+    def __init__(self, connection: "InboundConnection", unread: Unread | None) -> None:
         self._connection = connection
         self._unread = unread
         self._large = 0
@@ -109,13 +97,13 @@ class Unsent:
             transport.set_write_buffer_limits()
 
     def stalls(self) -> None:
-        """Flowing is paused."""
+        """Writing is paused."""
         self.note_unread()
         self._at_turn = self._unread_before
         self.hold(max(self._large, self._connection.transport.get_write_buffer_size()))
 
     def goes_on(self) -> None:
-        """Flowing is paused no more."""
+        """Writing is paused no more."""
         if self._unread is not None:
             self._unread.release(self)
         if self._large:

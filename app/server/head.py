@@ -16,6 +16,11 @@ MALFORMED: Final = (
     b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: 31\r\n"
     b"connection: close\r\n\r\nInvalid HTTP request received.\n"
 )
+NO_SUCH_METHOD: Final = (
+    b"HTTP/1.1 501 Not Implemented\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: 40\r\n"
+    b"connection: close\r\n\r\nThe request's method is not known here.\n"
+)
+"""Where its body ends can't be known: a method may have rules of its own (RFC 9110 section 9.1)."""
 
 MAX_INCOMPLETE: Final = 1000
 """How often a target may have a ``%`` without two digits behind it, which stands for itself: each takes its time."""

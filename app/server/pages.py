@@ -3,14 +3,15 @@
 import asyncio
 
 import uvicorn
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client import CollectorRegistry
 from uvicorn.server import ServerState
 
 from oncegate import __version__
 from oncegate.app.server.accept import bind
 from oncegate.app.server.connection import InboundConnection
 from oncegate.app.telemetry.metrics import page_of
-from oncegate.middleware.http.asgi import Receive, Scope, Send
+from oncegate.middleware.http.asgi import Receive, Scope, Send, respond
+from oncegate.prometheus.attempts import Families
 
 _TEXT = "text/plain; charset=utf-8"
 
@@ -24,8 +25,7 @@ class Pages:
     def __init__(self, host: str, port: int, setting: str) -> None:
         self._sockets = bind(host, port, setting)
         self.registry = CollectorRegistry()
-        version = Gauge("oncegate_build_info", "The version that runs.", ["version"], registry=self.registry)
-        version.labels(__version__).set(1)
+        Families(self.registry).gauge("build_info").labels(__version__).set(1)
         self._state = ServerState()
         self._servers: list[asyncio.Server] = []
 
@@ -49,8 +49,7 @@ class Pages:
         """ASGI 3."""
         status, body, kind = self._answer(scope)
         headers = [(b"content-type", kind.encode()), (b"content-length", b"%d" % len(body))]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
+        await respond(send, status, headers, b"" if scope["method"] == "HEAD" else body)
 
     def _answer(self, scope: Scope) -> tuple[int, bytes, str]:
         if scope["path"] not in ("/metrics", "/healthz"):

@@ -10,15 +10,17 @@ import asyncio
 import logging
 from collections.abc import Coroutine, Sequence
 from http import HTTPStatus
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import httptools
 
 from oncegate.app.http1 import EMPTY_QUERY
-from oncegate.app.server.flow import Unsent
 from oncegate.app.server.head import unquoted
 from oncegate.cache.fields import BODILESS
-from oncegate.middleware.http.asgi import Message
+from oncegate.middleware.http.asgi import Message, respond
+
+if TYPE_CHECKING:
+    from oncegate.app.server.connection import InboundConnection
 
 log = logging.getLogger("oncegate.inbound")
 
@@ -41,32 +43,6 @@ _FAILED: Final = (
     b"HTTP/1.1 500 Internal Server Error\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: 21\r\n"
     b"connection: close\r\n\r\nInternal Server Error"
 )
-
-
-class Responding(Protocol):
-    """The connection that requests are answered over."""
-
-    loop: asyncio.AbstractEventLoop
-    tasks: set[asyncio.Task[None]]
-    writable: asyncio.Event | None
-    unsent: Unsent
-    stopping: bool
-
-    @property
-    def has_more(self) -> bool:
-        """Whether another request waits for its turn: where it is ``stopping``, this one is the last without."""
-
-    def write(self, data: bytes, large: bytes = b"") -> bool:
-        """Hand bytes to the transport. False: the client is gone."""
-
-    def resume_reading(self) -> None:
-        """Read on."""
-
-    def answered(self, keep_alive: bool) -> None:
-        """The response is whole."""
-
-    def close(self) -> None:
-        """Close it, once what was written is on its way."""
 
 
 class InboundRequest:
@@ -99,7 +75,7 @@ class InboundRequest:
 
     def __init__(
         self,
-        connection: Responding,
+        connection: "InboundConnection",
         scope: dict[str, Any],
         fields: dict[bytes, bytes],
         keep_alive: bool,
@@ -260,7 +236,7 @@ class InboundRequest:
             return
         if connection.writable is not None:
             connection.unsent.hold(len(body))
-            self.start(self._respond(status, headers, body))
+            self.start(respond(self.send, status, headers, body))
             return
         head = self._framed_head(status, headers)
         data = body if self._left == len(body) and not self._is_head else self._framed(body, False)
@@ -272,10 +248,6 @@ class InboundRequest:
             connection.answered(self._keep_alive)
         else:
             self.leave()
-
-    async def _respond(self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> None:
-        await self.send({"type": "http.response.start", "status": status, "headers": headers})
-        await self.send({"type": "http.response.body", "body": body})
 
     def write_head(self) -> None:
         """Write the head that waits for its body."""
@@ -337,8 +309,17 @@ class InboundRequest:
         if self.begun:
             self.write_head()
         else:
-            self._connection.write(_FAILED)
+            self._connection.write(self._failure())
         self._connection.close()
+
+    def _failure(self) -> bytes:
+        failure = self._connection.failure
+        if failure is None:
+            return _FAILED
+        answer = failure(self.scope)
+        self._keep_alive = False
+        head = self._framed_head(answer.status, answer.headers)
+        return head if self._is_head else head + answer.body
 
 
 def scope_of(

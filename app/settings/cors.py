@@ -2,25 +2,20 @@
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import Field, StringConstraints, model_validator
 
 from oncegate.middleware.http.cors import EXPOSED_HEADERS, CrossOrigin
-from oncegate.middleware.rules.settings import FieldName
+from oncegate.middleware.rules.settings import StrictSettings
 
 Origin = Annotated[str, StringConstraints(pattern=r"^(\*|[a-z][a-z0-9+.-]*://[a-z0-9._~\[\]:-]+)$")]
 """As browsers write it (RFC 6454 section 6.1): in lower case, without a path, without the scheme's own port."""
 
 
-class CorsSettings(BaseModel):
+class CorsSettings(StrictSettings):
     """Without ``origins``, nothing is added to any answer."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     origins: tuple[Origin, ...] = Field(
         default=(), description='whose scripts may read them: `["https://shop.example"]`; `["*"]`: any'
-    )
-    expose: tuple[FieldName, ...] = Field(
-        default=(*EXPOSED_HEADERS, "Location"), description="the response headers that they may read"
     )
     credentials: bool = Field(default=False, description="also where the browser sends its cookies along")
 
@@ -30,6 +25,7 @@ class CorsSettings(BaseModel):
             raise ValueError('credentials: list the origins by name, not "*"')
         return self
 
-    def rules(self) -> CrossOrigin | None:
-        """The rules, ``None`` where there is nothing to add."""
-        return CrossOrigin(self.origins, exposed=self.expose, credentials=self.credentials) if self.origins else None
+    def rules(self, *key_headers: str) -> CrossOrigin | None:
+        """The rules, ``None`` where there is nothing to add. Scripts may read what is added here, ``key_headers`` included."""
+        exposed = dict.fromkeys((*EXPOSED_HEADERS, "Location", *key_headers))
+        return CrossOrigin(self.origins, exposed=exposed, credentials=self.credentials) if self.origins else None

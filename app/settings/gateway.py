@@ -9,7 +9,7 @@ import math
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator, model_validator
+from pydantic import ConfigDict, Field, StringConstraints, ValidationError, field_validator, model_validator
 
 from oncegate.app.settings.admin_tokens import parse
 from oncegate.app.settings.cors import CorsSettings
@@ -19,8 +19,9 @@ from oncegate.cache.encryption import Encryption, given_encryption
 from oncegate.cache.open import CACHE_SCHEMES, IN_PROCESS_SCHEMES, check_url
 from oncegate.cache.redis.url import MANY_SERVERS, REDIS_SCHEMES, either, scheme_of
 from oncegate.middleware.admission.callers import RATE
+from oncegate.middleware.http.cors import CrossOrigin
 from oncegate.middleware.rules.digests import Digests, Secrets, given_digests
-from oncegate.middleware.rules.settings import Bytes, IdempotencySettings, Name, Route, Seconds
+from oncegate.middleware.rules.settings import Bytes, IdempotencySettings, Name, Route, Seconds, StrictSettings
 from oncegate.middleware.tokens.settings import JwtSettings
 from oncegate.middleware.tokens.verifier import all_claims
 
@@ -28,10 +29,10 @@ LEASE_PER_CACHE_TIMEOUT = 3
 """A renewal is due at a third of the lease: one that times out must still leave room for another."""
 
 
-class GatewaySettings(BaseModel):
+class GatewaySettings(StrictSettings):
     """All settings of ``oncegate serve``. The names are those of the TOML file."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+    model_config = ConfigDict(hide_input_in_errors=True)
 
     # URLs may carry credentials: not part of the repr. Print them through `redact`.
     upstream: str = Field(
@@ -50,17 +51,13 @@ class GatewaySettings(BaseModel):
     )
     workers: Annotated[int, Field(ge=1, le=256)] = Field(default=1, description="processes that share the port")
     namespace: Name = Field(default="default", description="keeps the records of services on one cache apart")
-    secret: str = Field(
+    secret: str | tuple[str, ...] = Field(
         default="",
         repr=False,
-        description="keys the digests of keys, callers and payloads: 32 bytes or more, in ONCEGATE_SECRET; no file holds it",
+        description="keys the digests of keys, callers and payloads: 32 bytes or more, in ONCEGATE_SECRET; no file holds it; "
+        'a list of two, while the first replaces the second; "none" stands for no secret',
     )
     secret_file: str = Field(default="", description="a file with the secret, or with two of them, a line each")
-    secrets: tuple[str, ...] = Field(
-        default=(),
-        repr=False,
-        description='two, while the first replaces the second; "none" stands for no secret',
-    )
     encryption_keys: tuple[str, ...] = Field(
         default=(),
         repr=False,
@@ -175,7 +172,7 @@ class GatewaySettings(BaseModel):
             )
         if self.ops_port and self.ops_port == self.port:
             raise ValueError("ops_port: is the same as port; leave it out to have operations there")
-        self._check_secrets()
+        self.digests()
         self._lease_outlives_time_outs("idempotency", self.idempotency)
         consumers: dict[str, str] = {}
         for index, route in enumerate(self.routes):
@@ -214,14 +211,6 @@ class GatewaySettings(BaseModel):
         """What the contents of Redis are encrypted by, if they are."""
         return given_encryption(self.encryption_keys)
 
-    def _check_secrets(self) -> None:
-        if self.secret and self.secrets:
-            raise ValueError("secrets: and secret exclude each other")
-        try:
-            self.digests()
-        except ValueError as error:
-            raise ValueError(f"secrets: {str(error).removeprefix('secret: ')}") from None
-
     def digests(self) -> Digests:
         """What keys, callers and payloads are digested with."""
         return given_digests(self.given_secrets)
@@ -229,8 +218,8 @@ class GatewaySettings(BaseModel):
     @property
     def given_secrets(self) -> Secrets:
         """The secrets as the public classes take them."""
-        if self.secrets:
-            return [None if each == "none" else each for each in self.secrets]
+        if isinstance(self.secret, tuple):
+            return [None if each == "none" else each for each in self.secret]
         return self.secret or None
 
     def _can_accept(self, where: str, route: Route, rules: IdempotencySettings) -> None:
@@ -239,10 +228,10 @@ class GatewaySettings(BaseModel):
                 f'{where}.mode: "{route.mode}" needs a Redis, which holds the command stream; set cache = "redis://...", '
                 "or have a queue in your database: docs/patterns/queue.md"
             )
-        if route.mode == "async" and not (rules.require_key or rules.generate_key):
+        if route.mode == "async" and rules.on_missing_key == "run":
             raise ValueError(
                 f'{where}.mode: "async" takes no command without a key, by which its copies are known; '
-                "set require_key = true or generate_key = true"
+                'set on_missing_key = "reject" or "generate"'
             )
 
     def _lease_outlives_time_outs(self, where: str, rules: IdempotencySettings) -> None:
@@ -257,6 +246,10 @@ class GatewaySettings(BaseModel):
     def consumers(self) -> dict[str, str]:
         """By the streams of asynchronous routes, the consumer whose processing is shown to callers."""
         return {route.stream: route.consumer_name for route in self.routes if route.mode != "sync"}
+
+    def cross_origin(self) -> CrossOrigin | None:
+        """What scripts of other origins may read of what is answered here; ``None``: nothing is added."""
+        return self.cors.rules(self.idempotency.header, *(route.header for route in self.routes if route.header))
 
     @property
     def cache_scheme(self) -> str:

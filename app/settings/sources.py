@@ -4,7 +4,6 @@ Every fault becomes a `ConfigurationError` whose text names the setting and wher
 never repeats a value: a value may be a secret.
 """
 
-import difflib
 import os
 import re
 import tomllib
@@ -20,7 +19,7 @@ from pydantic_settings import BaseSettings, EnvSettingsSource
 from oncegate.app.settings.cors import CorsSettings
 from oncegate.app.settings.gateway import GatewaySettings
 from oncegate.app.settings.worker import WorkerSettings
-from oncegate.middleware.rules.settings import IdempotencySettings, Route
+from oncegate.middleware.rules.settings import IdempotencySettings, nearest
 from oncegate.middleware.tokens.settings import JwtSettings
 
 PREFIX = "ONCEGATE_"
@@ -35,10 +34,10 @@ TABLES: dict[str, type[BaseModel]] = {
 }
 """The tables of the file that are settings of their own."""
 
-_SECRET = ("secret", "secrets", "encryption_keys")
+_SECRET = ("secret", "encryption_keys")
 """What stands in no file, but in the environment, or in a file of its own."""
-_FILES = {"secret_file": ("secret", "secrets"), "encryption_keys_file": ("encryption_keys",)}
-"""Settings that name such a file, and those that it excludes; the last one gets its lines."""
+_FILES = {"secret_file": "secret", "encryption_keys_file": "encryption_keys"}
+"""Settings that name such a file, and the one that gets its lines, and is not given besides."""
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
@@ -98,18 +97,18 @@ def _read_file(config: str) -> dict[str, Any]:
 
 def _read_files(merged: dict[str, Any]) -> None:
     """Put what stands in files of its own, a line each, in the place of the settings that these files stand for."""
-    for name, others in _FILES.items():
+    for name, other in _FILES.items():
         if not merged.get(name):
             continue
-        if any(merged.get(other) for other in others):
-            raise ConfigurationError(f"{name}: excludes {' and '.join(others)}")
+        if merged.get(other):
+            raise ConfigurationError(f"{name}: excludes {other}")
         try:
             lines = Path(str(merged[name])).read_text("utf-8").split()
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigurationError(f"{name}: can't be read: {getattr(error, 'strerror', 'no UTF-8')}") from None
         if not lines:
             raise ConfigurationError(f"{name}: is empty")
-        merged[others[-1]] = lines
+        merged[other] = lines
 
 
 def _expand(value: Any, config: str, where: str) -> Any:
@@ -145,6 +144,8 @@ class _Environment(EnvSettingsSource):
     """pydantic-settings' reading of the environment, with an error of ours for a list that isn't JSON."""
 
     def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
+        if field_name == "secret" and not value.startswith("["):
+            return value
         try:
             return super().decode_complex_value(field_name, field, value)
         except ValueError:
@@ -161,7 +162,7 @@ def _check_known(name: str) -> None:
         variables = [PREFIX + field.upper() for field in GatewaySettings.model_fields]
         for table, model in TABLES.items():
             variables += [f"{PREFIX}{table.upper()}__{field.upper()}" for field in model.model_fields]
-        raise ConfigurationError(f"{name} (environment): unknown setting{_nearest(name.upper(), variables)}; unset it")
+        raise ConfigurationError(f"{name} (environment): unknown setting{nearest(name.upper(), variables)}; unset it")
 
 
 def _over(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
@@ -192,16 +193,10 @@ def _explain(fault: ErrorDetails) -> str:
         if loc == ("upstream",):
             return "is missing: give --upstream URL, set ONCEGATE_UPSTREAM, or upstream in the --config file"
         return "is missing"
-    if fault["type"] == "extra_forbidden":
-        fields = (TABLES | {"routes": Route}).get(str(loc[0]), GatewaySettings).model_fields
-        return f"unknown setting{_nearest(str(loc[-1]), list(fields))}; remove it"
+    if fault["type"] == "unknown_setting":
+        return f"{fault['msg']}; remove it"
     message = fault["msg"].replace("Value error, ", "").replace("Input should", "must")
     return message.replace("String should", "must")
-
-
-def _nearest(name: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
-    return f", did you mean {close[0]}?" if close else ""
 
 
 def _holds(values: Any, loc: Any) -> bool:

@@ -2,18 +2,18 @@
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from oncegate.middleware.rules.settings import FieldName, Name, Seconds
+from oncegate.middleware.rules.settings import FieldName, Name, Seconds, StrictSettings
 
 
-class WorkerSettings(BaseModel):
+class WorkerSettings(StrictSettings):
     """A worker's settings: its stream, its executor and its pace. Times are in seconds.
 
     Its lease, its time-outs and how long outcomes are kept come from ``[idempotency]``.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+    model_config = ConfigDict(hide_input_in_errors=True)
 
     stream: Name = Field(default="commands", description="the command stream to read")
     consumer: Name | None = Field(
@@ -39,13 +39,6 @@ class WorkerSettings(BaseModel):
         default=10, description="commands executed at once, per process"
     )
     max_attempts: Annotated[int, Field(ge=1)] = Field(default=10, description="then a command becomes a dead letter")
-    retry_base: Seconds = Field(
-        default=1, description="the longest pause before the second attempt; doubled for each one after it"
-    )
-    retry_cap: Seconds = Field(default=300, description="the longest pause between attempts")
-    max_dead_letters: Annotated[int, Field(ge=1)] = Field(
-        default=10000, description="dead letters that a stream may have; the oldest go first"
-    )
     dead_letter_ttl: Seconds = Field(default=2592000, description="how long a dead letter is kept: 30 days")
     inbox_cleanup_interval: Annotated[float, Field(ge=0, le=31536000)] = Field(
         default=0, description="between two rounds in which the handler's inbox forgets old markers; 0: it does not"

@@ -20,26 +20,23 @@ from oncegate import __version__
 from oncegate.app.telemetry.pending_records import PendingRecords
 from oncegate.app.telemetry.shared_numbers import SharedNumbers
 from oncegate.cache.record import State
-from oncegate.middleware.admission.gate import GateDecision
 from oncegate.middleware.admission.observe import Observation, Watch
-from oncegate.middleware.outcome.problems import KINDS
+from oncegate.prometheus.families import (
+    COUNTERS,
+    DECISIONS,
+    FROM_THE_START,
+    GAUGES,
+    HISTOGRAMS,
+    OPERATIONS,
+    OTHER,
+    OUTCOMES,
+    RELEASED,
+    SUBMISSIONS,
+)
 
-CACHE_BOUNDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
-UPSTREAM_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900)
-OPERATIONS: Final = ("claim", "extend", "complete", "release", "get")
-"""Of a cache, those that requests wait for."""
 OPENMETRICS: Final = "application/openmetrics-text; version=1.0.0"
-RELEASED: Final = "released"
-SUBMISSIONS: Final = ("accepted", "conflict", "full", "unavailable")
-"""What can come of a submission."""
-OUTCOMES: Final = (State.SUCCEEDED, State.FAILED, State.UNKNOWN)
-DECISIONS: Final = tuple(dict.fromkeys([*(decision.value for decision in GateDecision), *KINDS]))
-OTHER: Final = "other"
-FROM_THE_START: Final = ("outcome-unknown", "cache-unavailable", "overloaded", "record-unreadable")
-"""Decisions that alerts are made of (docs/deploy/alerts.yaml): a series that began at 1 would have had no increase."""
-
-Gauges = Mapping[str, tuple[str, Callable[[], float]]]
-"""By name: its help text, and the function that reads it at a scrape."""
+Gauges = Mapping[str, Callable[[], float]]
+"""By name, the function that reads it at a scrape."""
 
 
 class Columns:
@@ -105,13 +102,13 @@ class Metrics(Watch):
             for decision in (*DECISIONS, OTHER)
         }
         self._settled = {(route, state): columns.take() for route in methods for state in (*OUTCOMES, None)}
-        self._upstream = {route: Histogram(columns, UPSTREAM_BOUNDS) for route in methods}
+        self._upstream = {route: Histogram(columns, HISTOGRAMS["upstream"].bounds) for route in methods}
         self._lost = {route: columns.take() for route in methods}
         self._refused = {route: columns.take() for route in methods}
         self._mismatched = {route: columns.take() for route in methods}
         self._refused_logins = columns.take()
         self._submissions = {(route, outcome): columns.take() for route in submissions for outcome in SUBMISSIONS}
-        self._cache = {operation: Histogram(columns, CACHE_BOUNDS) for operation in OPERATIONS}
+        self._cache = {operation: Histogram(columns, HISTOGRAMS["cache"].bounds) for operation in OPERATIONS}
         self._cache_errors = {operation: columns.take() for operation in OPERATIONS}
         self._in_flight, self._waiting, self._buffered = columns.take(), columns.take(), columns.take()
         self._unread, self._readers_dropped = columns.take(), columns.take()
@@ -225,7 +222,7 @@ class Metrics(Watch):
     def collect(self) -> Iterable[Metric]:
         """For the registry: every family, those without a sample yet too."""
         total = self._numbers.total
-        info = GaugeMetricFamily("oncegate_build_info", "The version that runs.", labels=["version"])
+        info = _gauge("build_info")
         info.add_metric([__version__], 1)
         yield info
         happened = {
@@ -233,71 +230,47 @@ class Metrics(Watch):
             for labels, column in self._requests.items()
             if labels[2] in FROM_THE_START or total(column)  # most combinations never happen
         }
-        yield self._counter(
-            "requests", "Answers to requests under enforcement.", ["route", "method", "decision"], happened
-        )
+        yield self._counter("requests", happened)
         settled = {(route, state.value if state else RELEASED): each for (route, state), each in self._settled.items()}
-        yield self._counter("attempts", "Attempts by their outcome.", ["route", "outcome"], settled)
-        yield self._counter("lost_leases", "Running attempts that somebody else took over.", ["route"], self._lost)
-        yield self._counter("outcomes_refused", "Outcomes that came too late to be recorded.", ["route"], self._refused)
-        yield self._counter(
-            "mismatches_warned", "Other payloads answered under a used key.", ["route"], self._mismatched
-        )
-        yield self._counter(
-            "logins_refused", "Requests with a wrong token for operators.", [], {(): self._refused_logins}
-        )
-        yield self._counter(
-            "submissions", "Commands for a stream, by what came of them.", ["route", "outcome"], self._submissions
-        )
-        yield self._counter(
-            "cache_errors", "Calls that the cache did not answer or refused.", ["operation"], self._cache_errors
-        )
-        yield self._histogram(
-            "upstream", "route", self._upstream, "From an attempt's begin until its response was whole."
-        )
-        yield self._histogram("cache", "operation", self._cache, "Until the cache answered.")
-        yield _gauge("attempts_in_flight", "Attempts that run now.", total(self._in_flight))
-        yield _gauge("buffered_bytes", "Bytes of requests' bodies that wait to be admitted.", total(self._buffered))
-        yield _gauge(
-            "unread_bytes",
-            "Bytes of responses that wait for clients that take less than they are given.",
-            total(self._unread),
-        )
-        yield self._counter(
-            "readers_dropped",
-            "Connections closed because too much waited for slow readers.",
-            [],
-            {(): self._readers_dropped},
-        )
-        yield _gauge("outcomes_waiting", "Outcomes that the cache has not taken yet.", total(self._waiting))
-        yield self._counter("worker_deaths", "Workers that ended unasked.", [], {(): self._deaths})
-        yield self._counter(
-            "attempts_lost", "Attempts and unwritten outcomes that died with a worker.", [], {(): self._died_with}
-        )
+        yield self._counter("attempts", settled)
+        yield self._counter("lost_leases", self._lost)
+        yield self._counter("outcomes_refused", self._refused)
+        yield self._counter("mismatches_warned", self._mismatched)
+        yield self._counter("logins_refused", {(): self._refused_logins})
+        yield self._counter("submissions", self._submissions)
+        yield self._counter("cache_errors", self._cache_errors)
+        yield self._histogram("upstream", self._upstream)
+        yield self._histogram("cache", self._cache)
+        yield _gauge("attempts_in_flight", total(self._in_flight))
+        yield _gauge("buffered_bytes", total(self._buffered))
+        yield _gauge("unread_bytes", total(self._unread))
+        yield self._counter("readers_dropped", {(): self._readers_dropped})
+        yield _gauge("outcomes_waiting", total(self._waiting))
+        yield self._counter("worker_deaths", {(): self._deaths})
+        yield self._counter("attempts_lost", {(): self._died_with})
         yield from self._samples()
-        for name, (meaning, read) in self._gauges.items():
-            yield _gauge(name, meaning, read())
+        for name, read in self._gauges.items():
+            yield _gauge(name, read())
 
     def _samples(self) -> Iterable[Metric]:
         at = self._numbers.total(self._sampled_at)
-        unknown = GaugeMetricFamily(
-            "oncegate_records", "Records of the cache, when they were counted.", labels=["state"]
-        )
-        when = GaugeMetricFamily("oncegate_records_sampled_timestamp_seconds", "When that was.")
+        unknown, when = _gauge("records"), _gauge("records_sampled_timestamp_seconds")
         if at:  # nothing was counted otherwise, and none would be a statement
             unknown.add_metric([State.UNKNOWN.value], self._numbers.total(self._unknown))
             when.add_metric([], at)
         yield unknown
         yield when
 
-    def _counter(self, name: str, meaning: str, labels: list[str], columns: Mapping[Any, int]) -> Metric:
+    def _counter(self, name: str, columns: Mapping[Any, int]) -> Metric:
         """A family with a column for each value of its one label, or for each tuple of values."""
+        meaning, labels = COUNTERS[name]
         family = CounterMetricFamily(f"oncegate_{name}", meaning, labels=labels)
         for values, column in columns.items():
             family.add_metric([values] if isinstance(values, str) else list(values), self._numbers.total(column))
         return family
 
-    def _histogram(self, name: str, label: str, histograms: Mapping[str, Histogram], meaning: str) -> Metric:
+    def _histogram(self, name: str, histograms: Mapping[str, Histogram]) -> Metric:
+        meaning, label, _ = HISTOGRAMS[name]
         family = HistogramMetricFamily(f"oncegate_{name}_seconds", meaning, labels=[label])
         for value, histogram in histograms.items():
             buckets, total = histogram.read(self._numbers)
@@ -305,8 +278,10 @@ class Metrics(Watch):
         return family
 
 
-def _gauge(name: str, meaning: str, value: float) -> Metric:
-    return GaugeMetricFamily(f"oncegate_{name}", meaning, value=value)
+def _gauge(name: str, value: float | None = None) -> GaugeMetricFamily:
+    """A family with ``value``, or with what is to be added by its labels."""
+    meaning, labels, _ = GAUGES[name]
+    return GaugeMetricFamily(f"oncegate_{name}", meaning, value=value, labels=labels or None)
 
 
 def page_of(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:

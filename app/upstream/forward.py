@@ -24,9 +24,10 @@ from oncegate.app.upstream.connection import UpstreamConnection
 from oncegate.app.upstream.outgoing import ClientLeft, Outgoing, watches
 from oncegate.app.upstream.pool import Upstream
 from oncegate.app.upstream.response import ResponseReader
+from oncegate.cache.errors import OncegateError
 from oncegate.middleware.admission.deadlines import Deadlines
-from oncegate.middleware.http.asgi import SCOPE_EXTENSION, AttemptView, Message, Receive, Scope, Send
-from oncegate.middleware.outcome.errors import NotProcessed, OutcomeUnknown
+from oncegate.middleware.http.asgi import SCOPE_EXTENSION, AttemptView, Message, Receive, Scope, Send, respond
+from oncegate.middleware.outcome.errors import GatewayFailed, NotProcessed, OutcomeUnknown
 from oncegate.middleware.outcome.responses import Headers, date
 
 log = logging.getLogger("oncegate.forward")
@@ -85,12 +86,16 @@ class Forwarder:
             if first["type"] != "http.request":
                 return
             head = request.framed(first.get("body", b""), first.get("more_body", False))
+            connection = await self.upstream.ready(view.confirm if view is not None else None)
         except RequestRefused as error:
             refusal = error
+        except OncegateError:
+            raise
+        except Exception as fault:  # no failure of the attempt, which would be kept
+            raise GatewayFailed.by(fault) from fault
         if refusal is not None:
             await _refuse(send, refusal)
             return
-        connection = await self.upstream.ready(view.confirm if view is not None else None)
         timeout = None if view is not None else self._response_timeout
         outgoing = Outgoing(connection, receive, timeout, self.watches(connection.loop))
         begin = partial(outgoing.begin, request, head, first)
@@ -116,8 +121,8 @@ class Forwarder:
         response = connection.response
         if not response.complete or response.surplus or connection.error is not None:
             return None
-        connection.then = None
         body = response.take()
+        connection.then = None  # it is another exchange's from here on
         self.upstream.give_back(connection)
         return response.status, self._headers(response), body
 
@@ -175,7 +180,7 @@ class Forwarder:
             raise
         except Exception as error:  # a fault of ours, or of the response's receiver: not the upstream's
             connection.abort()
-            raise OutcomeUnknown(f"the response could not be forwarded ({type(error).__name__})") from error
+            raise GatewayFailed.by(error) from error
         finally:
             outgoing.close()
         if outgoing.sent_all:
@@ -250,5 +255,4 @@ async def _refuse(send: Send, refusal: RequestRefused) -> None:
         (b"connection", b"close"),
         date(),
     ]
-    await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body, "more_body": False})
+    await respond(send, refusal.status, headers, body)

@@ -33,6 +33,7 @@ from oncegate.cache.redis.scripts import (
     Script,
     pack,
 )
+from oncegate.cache.seconds import given_seconds
 from oncegate.cache.store import Adopt, CallbackCache, CallbackCalls, Page, Then, start
 from oncegate.cache.transitions import Resolution, ResolveRequest, check_duration, check_resolution, resolved_record
 
@@ -79,6 +80,7 @@ class RedisCache(CallbackCache, by_callback=True):
 
         Raises ``ValueError`` for a URL or a key that can't be used. Does not connect: `check` does.
         """
+        (timeout,) = given_seconds(timeout=timeout)
         client = RedisClient.from_url(url, timeout=timeout, bounds=bounds)
         return cls(client, encryption=given_encryption(encryption_keys))
 

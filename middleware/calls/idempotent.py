@@ -12,12 +12,13 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 from pydantic.errors import PydanticUserError
 
+from oncegate.cache.seconds import given_seconds
 from oncegate.cache.store import Cache
 from oncegate.middleware.calls.arguments import Choose, FunctionCall, Signature
 from oncegate.middleware.calls.processor import CommandProcessor
 from oncegate.middleware.calls.sync import CallingThreads, ThreadedCall
 from oncegate.middleware.outcome.results import Codec, command_form
-from oncegate.middleware.rules.arguments import given_settings
+from oncegate.middleware.rules.arguments import given_settings, named_only
 from oncegate.middleware.rules.decorated import note_decorated
 from oncegate.middleware.rules.digests import Secrets
 from oncegate.middleware.rules.errors import CallerMissing, KeyMissing
@@ -31,19 +32,7 @@ _FUNCTION = b"python function"
 """No header has such a name: a function's keys are never a request's, even in one namespace."""
 
 
-def _in_brackets(made: Callable[P, R]) -> Callable[P, R]:
-    """``made``, which says what to write where a decorator is used without its arguments."""
-
-    @functools.wraps(made)
-    def checked(*given: P.args, **options: P.kwargs) -> R:
-        if given:
-            raise TypeError("@idempotent takes its arguments by name, in brackets: @idempotent(key=..., cache=...)")
-        return made(*given, **options)
-
-    return checked
-
-
-@_in_brackets
+@named_only(0, "@idempotent takes its arguments by name, in brackets: @idempotent(key=..., cache=...)")
 def idempotent(
     *,
     key: Callable[..., KeyText],
@@ -76,6 +65,8 @@ def idempotent(
     Raises ``TypeError`` and ``ValueError`` at once for what can't be decorated so. A call raises what `CommandProcessor.process`
     raises, `KeyMissing` for ``None`` as the key, `CallerMissing` where ``caller`` gives none.
     """
+
+    (wait,) = given_seconds(wait=wait)
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         _check_decorated(function)

@@ -7,7 +7,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, cast, overload
+from typing import Any, Generic, Required, TypedDict, TypeVar, Unpack, cast, overload
 
 from oncegate.cache.errors import CacheUnavailable, RecordUnreadable
 from oncegate.cache.open import given_cache
@@ -50,6 +50,19 @@ Result = TypeVar("Result")
 _DONE, _RAISED = 200, 500
 
 
+class ProcessorOptions(TypedDict, Generic[Result], total=False):
+    """The keyword arguments of `CommandProcessor`, for its overloads."""
+
+    name: Required[str]
+    cache: Required[Cache | str]
+    settings: IdempotencySettings | None
+    namespace: str
+    secret: Secrets
+    result_type: Any
+    codec: Codec[Result] | None
+    max_in_flight: int
+
+
 class CommandProcessor(Generic[Payload, Result]):
     """Executes commands by ``execute``, under the idempotency keys that the callers give.
 
@@ -60,7 +73,7 @@ class CommandProcessor(Generic[Payload, Result]):
     ``result_type`` says how results are stored and read back (anything that pydantic takes; what it can't take fails here,
     before any effect); without it, results are JSON values: a retry gets a dict where the first call got a dataclass.
     ``codec`` stores them in its own way instead. A result that can't be stored after all, that would not come back equal,
-    or that is over ``max_response_body``, is recorded as a success without it.
+    or that is over ``max_result``, is recorded as a success without it.
 
     ``secret``, 32 bytes or more, keys the digests of keys, callers and commands: a list of two while one replaces the other.
 
@@ -70,32 +83,10 @@ class CommandProcessor(Generic[Payload, Result]):
 
     @overload
     def __init__(
-        self,
-        execute: Callable[[Payload], Awaitable[Result]],
-        *,
-        name: str,
-        cache: Cache | str,
-        settings: IdempotencySettings | None = None,
-        namespace: str = "default",
-        secret: Secrets = None,
-        result_type: Any = Any,
-        codec: Codec[Result] | None = None,
-        max_in_flight: int = 1000,
+        self, execute: Callable[[Payload], Awaitable[Result]], **options: Unpack[ProcessorOptions[Result]]
     ) -> None: ...
     @overload
-    def __init__(
-        self,
-        execute: Callable[[Payload], Result],
-        *,
-        name: str,
-        cache: Cache | str,
-        settings: IdempotencySettings | None = None,
-        namespace: str = "default",
-        secret: Secrets = None,
-        result_type: Any = Any,
-        codec: Codec[Result] | None = None,
-        max_in_flight: int = 1000,
-    ) -> None: ...
+    def __init__(self, execute: Callable[[Payload], Result], **options: Unpack[ProcessorOptions[Result]]) -> None: ...
     def __init__(
         self,
         execute: Callable[[Payload], Any],
@@ -138,13 +129,13 @@ class CommandProcessor(Generic[Payload, Result]):
         Without a key nothing is enforced, whatever ``raise_on_duplicate`` says. ``caller`` scopes the key; ``wait`` is how
         many seconds to wait for a concurrent call (capped by ``max_wait``). The execution goes on if this call is cancelled.
 
-        Raises a `ProcessError`, what ``execute`` raised, `KeyInvalid`, `KeyMissing` (``require_key``), `CallerMissing`
+        Raises a `ProcessError`, what ``execute`` raised, `KeyInvalid`, `KeyMissing` (``on_missing_key``), `CallerMissing`
         (``require_scope``), `Overloaded`, `oncegate.cache.errors.CacheError`, and ``TypeError`` for a command that has no
         JSON form.
         """
         settings = self._policy.settings
         if idempotency_key is None:
-            if settings.require_key:
+            if settings.on_missing_key == "reject":
                 raise KeyMissing("This command requires an idempotency key.")
             return await self._call(command)
         if settings.require_scope and not caller:
@@ -209,7 +200,7 @@ class CommandProcessor(Generic[Payload, Result]):
             self._settle_raised(run, error)
         else:
             kept = dumped(self._codec.dump, run.result, attempt.record)
-            kept = bounded(self._policy.max_response_body, kept, attempt.record) if self._policy.keeps_body else None
+            kept = bounded(self._policy.max_result, kept, attempt.record) if self._policy.keeps_body else None
             attempt.settle(State.SUCCEEDED, StoredResponse(_DONE, (), kept, now_ms()))
         await attempt.ended()
 

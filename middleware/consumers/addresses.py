@@ -61,7 +61,7 @@ class Addresses:
             there = await self._is_recorded(other.key, of_gateway)
             return there and not await self._is_recorded(address.key, of_gateway)
         except CacheUnavailable:
-            if self._settings.on_cache_down != "run":
+            if self._settings.on_cache_down != "fail_open":
                 raise
             return False
 

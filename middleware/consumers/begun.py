@@ -138,7 +138,7 @@ class Begun:
     @property
     def timeout(self) -> float:
         """Seconds that its handler has."""
-        return self._settings.timeout
+        return self._settings.attempt_timeout
 
     @property
     def result(self) -> bytes | None:

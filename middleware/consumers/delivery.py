@@ -8,11 +8,19 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, NamedTuple, Self
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from oncegate.cache.record import LAST_INSTANT_MS
 from oncegate.middleware.rules.policy import Policy, compile_policy
-from oncegate.middleware.rules.settings import NAME, Bytes, IdempotencySettings, Seconds
+from oncegate.middleware.rules.settings import (
+    NAME,
+    Bytes,
+    IdempotencySettings,
+    OnCacheDown,
+    OnMismatch,
+    Seconds,
+    StrictSettings,
+)
 
 CONSUMER = re.compile(NAME)
 """The name of a consumer: explicit, and the same for as long as its records live."""
@@ -56,6 +64,8 @@ class Delivery:
     sequence: int | None = None
 
     def __post_init__(self) -> None:
+        if self.sent_at is not None and not isinstance(self.sent_at, datetime):
+            raise TypeError(f"sent_at is a {type(self.sent_at).__qualname__}: give a datetime, with its time zone")
         if self.sent_at is not None and self.sent_at.tzinfo is None:
             raise ValueError("sent_at has no time zone: give one, as datetime.now(UTC) has it")
 
@@ -149,10 +159,8 @@ class DeliveryDecision(enum.StrEnum):
     """A record of the command is damaged, or of a newer version."""
 
 
-class SubscriptionSettings(BaseModel):
+class SubscriptionSettings(StrictSettings):
     """A consumer's rules for its deliveries. Times are in seconds, sizes in bytes; wrong values fail at construction."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     lease: Seconds = Field(
         default=30, description="an attempt whose process is silent for this long is of unknown outcome"
@@ -162,7 +170,7 @@ class SubscriptionSettings(BaseModel):
     )
     ttl: Seconds = Field(default=86400, description="how long every outcome is kept, and with it the count of attempts")
     max_attempts: Annotated[int, Field(ge=0)] = Field(default=5, description="then the command is dead; 0: no limit")
-    timeout: Seconds = Field(default=900, description="for the handler; then the outcome is unknown")
+    attempt_timeout: Seconds = Field(default=900, description="for the handler; then the outcome is unknown")
     record_timeout: Seconds = Field(default=30, description="the longest wait until the cache has taken an outcome")
     max_in_flight: Annotated[int, Field(ge=1)] = Field(
         default=1000, description="attempts at once; more are redelivered"
@@ -170,13 +178,13 @@ class SubscriptionSettings(BaseModel):
     max_result: Bytes = Field(
         default=1048576, description="a result's size; beyond: the success is recorded without it"
     )
-    on_cache_down: Literal["retry", "run", "dead_letter"] = Field(
-        default="retry", description="without the cache: redeliver later, execute unprotected, or dead-letter"
+    on_cache_down: OnCacheDown | Literal["dead_letter"] = Field(
+        default="fail_closed", description="without the cache: redeliver later, execute unprotected, or dead-letter"
     )
     on_missing_key: Literal["run", "reject", "message_id"] = Field(
         default="run", description="without a key: execute unprotected, dead-letter, or take the broker's message id"
     )
-    on_mismatch: Literal["reject", "warn"] = Field(
+    on_mismatch: OnMismatch = Field(
         default="reject", description="another payload under a used key: dead-letter, or warn and take it for the same"
     )
 
@@ -191,12 +199,11 @@ class SubscriptionSettings(BaseModel):
         rules = IdempotencySettings(
             ttl=self.ttl,
             error_ttl=self.ttl,
-            unknown_ttl=self.ttl,
             lease=self.lease,
             on_error="retry",
             on_unknown="retry",
-            on_cache_down="fail_open" if self.on_cache_down == "run" else "fail_closed",
-            attempt_timeout=self.timeout,
+            on_cache_down="fail_open" if self.on_cache_down == "fail_open" else "fail_closed",
+            attempt_timeout=self.attempt_timeout,
         )
         heartbeat = self.lease / 3 if self.heartbeat is None else self.heartbeat
         return replace(compile_policy(rules), route=consumer, heartbeat=heartbeat, process=process)

@@ -222,7 +222,7 @@ class Subscription:
                 *[self.cache.get(execution_key(key, alias)) for alias in self.aliases],
             )
         except CacheUnavailable:
-            if self.settings.on_cache_down != "run":
+            if self.settings.on_cache_down != "fail_open":
                 raise
             submission, former = None, []
         decision = by_submission(submission.record if submission else None, address.fingerprint)
@@ -305,7 +305,9 @@ class Subscription:
         begun = await self.begin(delivery)
         if begun.run:
             with executing(begun):
-                await run_handler(begun, functools.partial(handler, *args, **kwargs), handler, self.settings.timeout)
+                await run_handler(
+                    begun, functools.partial(handler, *args, **kwargs), handler, self.settings.attempt_timeout
+                )
         return begun
 
     async def execute_many(
@@ -324,7 +326,7 @@ class Subscription:
         if running:
             with executing(*[begun for begun, _ in running]):
                 call = functools.partial(handler, [payload for _, payload in running])
-                await run_batch([begun for begun, _ in running], call, handler, self.settings.timeout)
+                await run_batch([begun for begun, _ in running], call, handler, self.settings.attempt_timeout)
         return batch
 
     def handler(

@@ -83,7 +83,7 @@ def _checked(given: object, response: StoredResponse, policy: Policy) -> StoredR
     if not isinstance(given, StoredResponse):
         raise TypeError("give a StoredResponse, or None")
     status, lines, body, completed_at_ms = checked_response(*given[:3], response.completed_at_ms)
-    if body is not None and len(body) > policy.max_response_body:
+    if body is not None and len(body) > policy.max_result:
         body = None
     # As of the app's own response: what is of the moment, or ours, is not kept.
     headers = [line for line in lines if line[0] not in policy.unstored]

@@ -23,7 +23,7 @@ class AppRun(Capture):
     __slots__ = ("_body", "_exchange", "_late", "_over", "_refused", "_scope", "_sending", "attempt", "task")
 
     def __init__(self, exchange: Exchange, attempt: Attempt) -> None:
-        super().__init__(attempt.policy.max_response_body)
+        super().__init__(attempt.policy.max_result)
         self.attempt = attempt
         self.task: asyncio.Task[None] | None = None
         self._exchange = exchange

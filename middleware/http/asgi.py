@@ -1,7 +1,7 @@
 """ASGI 3 as it is used here: its types, our extensions to a scope, and a request's body, read whole and given once more."""
 # Compiled: docs/decisions/0012-compiled.md
 
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Final
@@ -65,6 +65,12 @@ class Submission:
     policy: Policy
     version: AggregateVersion | None
     known_ms: int
+
+
+async def respond(send: Send, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
+    """Send a whole response. Raises what ``send`` raises."""
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
 
 
 def _uncounted(_: int) -> None:

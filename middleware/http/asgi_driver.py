@@ -20,9 +20,11 @@ from oncegate.middleware.http.asgi import (
     Receive,
     Send,
     read_body,
+    respond,
 )
 from oncegate.middleware.http.exchange import Exchange, Step
 from oncegate.middleware.outcome.problems import Answer
+from oncegate.middleware.tokens.verifier import Tokens
 
 log = logging.getLogger("oncegate.http")
 
@@ -59,24 +61,29 @@ class AsgiDriver:
     def decide(self, body: bytes, step: Step) -> Coroutine[Any, Any, None]:
         """Answer a request that was admitted, from ``step`` on."""
         self._body = body
-        return self.serve(None, step)
+        return self.serve(True, step)
 
     async def serve(  # noqa: C901 - each step that the exchange decides on, and how it ends, on one screen
-        self, look_up_key: str | None, step: Step = None
+        self, is_admitted: bool = False, step: Step = None
     ) -> None:
-        """Read the body, where there is a ``look_up_key``, and do what the exchange decides, step by step, to its answer.
+        """Read the body of a request that was found to have a key, and do what the exchange decides, step by step, to its answer.
 
         Raises only what an in-process app raised.
         """
         exchange = self._exchange
         raised: BaseException | None = None
         try:
-            if look_up_key is not None:
+            found = None if is_admitted else exchange.found
+            if isinstance(found, Tokens):
+                found = exchange.identify(waited=await found.refreshed())
+            if isinstance(found, Answer):
+                step = found
+            elif isinstance(found, str):
                 limit, timeout = exchange.policy.max_request_body, exchange.door.body_timeout
                 body = await read_body(self._receive, exchange.fields, limit, timeout, self._hold)
                 if body is None:  # the client left
                     return
-                exchange.admit(look_up_key, body)
+                exchange.admit(found, body)
                 self._body = body
                 body = None
             while not isinstance(step, Answer | Exception):
@@ -103,7 +110,10 @@ class AsgiDriver:
             self._let_go()
         if isinstance(step, Answer):
             self._body = b""  # its client may take the answer as slowly as it likes
-            await self._answer(step)
+            try:
+                await respond(self._send, step.status, step.headers, step.body)
+            except OSError:
+                log.debug("record %s: the client left before its answer", exchange.record)
         elif isinstance(step, Exception):
             raise step
         elif raised is not None:
@@ -270,10 +280,5 @@ class AsgiDriver:
         return exchange.raised
 
     async def _answer(self, answer: Answer | None) -> None:
-        if answer is None:
-            return
-        try:
-            await self._send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
-            await self._send({"type": "http.response.body", "body": answer.body})
-        except OSError:
-            log.debug("record %s: the client left before its answer", self._exchange.record)
+        if answer is not None:
+            await respond(self._send, answer.status, answer.headers, answer.body)

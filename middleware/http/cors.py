@@ -11,6 +11,8 @@ origin would be stored, and given to another one. For what the gateway answers i
 
 from collections.abc import Iterable, Sequence
 
+from oncegate.middleware.rules.added_headers import ADDED_HEADERS
+
 REQUEST_HEADERS = (
     "Idempotency-Key",
     "Idempotency-Raise-On-Duplicate",
@@ -21,7 +23,7 @@ REQUEST_HEADERS = (
 )
 """Request headers that mean something here: for ``allow_headers``, beside the app's own."""
 
-EXPOSED_HEADERS = ("Idempotency-Key", "Idempotent-Replayed", "Cache-Status", "Retry-After", "Preference-Applied")
+EXPOSED_HEADERS = tuple(each.name for each in ADDED_HEADERS if each.is_exposed)
 """Response headers that are added here: for ``expose_headers``, beside the app's own."""
 
 Headers = list[tuple[bytes, bytes]]

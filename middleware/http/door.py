@@ -36,3 +36,4 @@ class HttpDoor:
     tokens: Tokens | None
     redact: Redact | None
     warn_of_signed_callers: bool
+    warn_of_cookies: bool

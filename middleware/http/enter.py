@@ -1,4 +1,7 @@
-"""Routes each request: what isn't enforced goes on to the app, untouched; the rest becomes an `Exchange`."""
+"""The way of a request: it passes untouched, or without enforcement, or it is under enforcement, and becomes an `Exchange`.
+
+Both drivers go by it, the gateway's fast path and `oncegate.middleware.http.asgi_driver`.
+"""
 # Compiled: docs/decisions/0012-compiled.md
 
 import logging
@@ -15,48 +18,52 @@ from oncegate.middleware.http.door import HttpDoor
 from oncegate.middleware.http.exchange import Exchange
 from oncegate.middleware.http.keyed_request import OBSERVER_FAILED
 from oncegate.middleware.outcome import responses
-from oncegate.middleware.outcome.problems import Answer
-from oncegate.middleware.rules.policy import ATTEMPT_HEADER, Policy
-from oncegate.middleware.tokens.verifier import Tokens
+from oncegate.middleware.rules.policy import Policy
 
 log = logging.getLogger("oncegate.http")
 
 _BYPASS: Final = GateDecision.BYPASS.value  # an enum's takes a call
 
 
+def way_of(
+    door: HttpDoor, scope: Scope, send: Send, named: dict[bytes, bytes] | None = None
+) -> "Exchange | Bypass | None":
+    """How a request goes on. ``named`` are its headers by name, where a server has them so.
+
+    - `Exchange`: under enforcement, and identified. Its driver goes on by what it has ``found``.
+    - `Bypass`: its method is under enforcement, but it has no key. It goes on with the headers that are there, and is answered
+      by what is there to ``send``.
+    - ``None``: it goes on untouched.
+    """
+    path, raw_path = scope["path"], scope.get("raw_path")
+    root = scope.get("root_path")
+    if root:
+        path, raw_path = _below(root, path, raw_path)
+    policy = door.policies.match(scope["method"], path, raw_path)
+    if policy is None:
+        return None
+    headers = scope["headers"]
+    if policy.needs_no_key and not (
+        policy.is_decisive(headers) if named is None else not policy.decisive.isdisjoint(named)
+    ):
+        return Bypass(door.observe, policy, scope, headers, send)
+    exchange = Exchange(door, policy, scope)
+    exchange.found = found = exchange.identify(named)
+    if found is None:
+        return Bypass(door.observe, policy, scope, exchange.headers(), send)
+    return exchange
+
+
 def enter(door: HttpDoor, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-    """The awaitable that answers an HTTP request. What isn't enforced passes first, untouched."""
-    if door.policies.routes:  # else the path doesn't matter
-        path, raw_path = scope["path"], scope.get("raw_path")
-        if root := scope.get("root_path"):
-            path, raw_path = _below(root, path, raw_path)
-        policy = door.policies.match(scope["method"], path, raw_path)
-    else:
-        policy = door.policies.match(scope["method"], "")
-    if policy is not None:
-        if not policy.passes(scope["headers"]):
-            exchange = Exchange(door, policy, scope)
-            found = exchange.identify()
-            if isinstance(found, str):
-                return AsgiDriver(exchange, receive, send).serve(found)
-            if isinstance(found, Tokens):
-                return _identified_later(exchange, found, receive, send)
-            if found is not None:
-                return AsgiDriver(exchange, receive, send).decide(b"", found)
-            if ATTEMPT_HEADER in exchange.fields:
-                scope = {**scope, "headers": exchange.headers()}
-        send = Bypass(door.observe, policy, scope, send).send
-    return door.app(scope, receive, send)
-
-
-async def _identified_later(exchange: Exchange, tokens: Tokens, receive: Receive, send: Send) -> None:
-    """Answer a request whose caller is known, or is not, once the keys that it takes have been looked for."""
-    found = exchange.identify(waited=await tokens.refreshed())
-    driver = AsgiDriver(exchange, receive, send)
-    if isinstance(found, str):
-        await driver.serve(found)
-    elif isinstance(found, Answer):
-        await driver.decide(b"", found)
+    """The awaitable that answers an HTTP request in an app."""
+    way = way_of(door, scope, send)
+    if isinstance(way, Exchange):
+        return AsgiDriver(way, receive, send).serve()
+    if way is None:
+        return door.app(scope, receive, send)
+    if way.headers is not scope["headers"]:
+        scope = {**scope, "headers": way.headers}
+    return door.app(scope, receive, way.send)
 
 
 def _below(root: str, path: str, raw_path: bytes | None) -> tuple[str, bytes | None]:
@@ -70,18 +77,23 @@ def _below(root: str, path: str, raw_path: bytes | None) -> tuple[str, bytes | N
 
 
 class Bypass:
-    """The response to such a request: passed to ``observe``, and marked (Cache-Status) as not enforced."""
+    """A request that goes on without a key, with these ``headers``. Its response is passed to ``observe``, and marked
+    (Cache-Status) as not enforced.
+    """
 
-    __slots__ = ("_began", "_method", "_observe", "_policy", "_send")
+    __slots__ = ("_began", "_method", "_observe", "_policy", "_send", "headers")
 
-    def __init__(self, observe: Observe | None, policy: Policy, scope: Mapping[str, Any], send: Send) -> None:
+    def __init__(
+        self, observe: Observe | None, policy: Policy, scope: Mapping[str, Any], headers: Any, send: Send
+    ) -> None:
+        self.headers = headers
         self._observe = observe
         self._policy = policy
         self._method: str = scope["method"]
         self._send = send
         self._began = 0.0 if observe is None else monotonic()
 
-    def headers(self, status: int, headers: Iterable[Any]) -> responses.Headers:
+    def answered(self, status: int, headers: Iterable[Any]) -> responses.Headers:
         """The response's headers. To be called once, when it begins."""
         if self._observe is not None:
             seconds = monotonic() - self._began
@@ -94,5 +106,5 @@ class Bypass:
     def send(self, message: Message) -> Awaitable[None]:
         """ASGI ``send``, for the response. Of its own it awaits nothing."""
         if message["type"] == "http.response.start":
-            message = {**message, "headers": self.headers(message["status"], message.get("headers", ()))}
+            message = {**message, "headers": self.answered(message["status"], message.get("headers", ()))}
         return self._send(message)

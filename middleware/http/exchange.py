@@ -25,13 +25,14 @@ from oncegate.middleware.http.app_functions import redacted
 from oncegate.middleware.http.asgi import SCOPE_EXTENSION, AttemptView, Submission
 from oncegate.middleware.http.keyed_request import KeyedRequest
 from oncegate.middleware.outcome import responses
-from oncegate.middleware.outcome.errors import ENDS_PROCESS, NotAccepted, NotProcessed, OutcomeUnknown
+from oncegate.middleware.outcome.errors import ENDS_PROCESS, GatewayFailed, NotAccepted, NotProcessed, OutcomeUnknown
 from oncegate.middleware.outcome.problems import Answer
 from oncegate.middleware.outcome.raised import kind_and_text, outcome_of
 from oncegate.middleware.rules.errors import MOST_TURNS, overtaken
 from oncegate.middleware.rules.key import Fields, fingerprint, forgiving, record_id
 from oncegate.middleware.rules.policy import PREFER, RAISE_HEADER
 from oncegate.middleware.rules.prefer import wanted_wait, wants_error
+from oncegate.middleware.tokens.verifier import Tokens
 
 log = logging.getLogger("oncegate.http")
 
@@ -53,15 +54,21 @@ _READ: Fields = {}
 # Members of an enumeration take long to look up.
 _IN_FLIGHT: Final = GateDecision.IN_FLIGHT
 _UNKNOWN: Final = State.UNKNOWN
+_OF_UNKNOWN: Final = ("upstream-failed", "gateway-failed")
+"""The problems whose outcome is unknown."""
 
 
 class Exchange(KeyedRequest):
     """One request with a key: `identify` comes first. What it needs of the request, and its answers, are `KeyedRequest`'s.
 
     Its ``fields`` are there up to `admit`, ``attempt`` from `begin` on; ``raised`` is what its command raised, for who called.
+    ``found`` is what its driver goes on by (`oncegate.middleware.http.enter.way_of` sets it, to what `identify` returns): with a
+    look-up key its body is to be read, an `Answer` is to be sent, and `Tokens` are to be waited for.
     """
 
-    __slots__ = ("_lost", "_problem", "admission", "attempt", "raised")
+    __slots__ = ("_lost", "_problem", "admission", "attempt", "found", "raised")
+
+    found: str | Answer | Tokens | None
 
     admission: AdmissionRequest
     attempt: Attempt
@@ -169,7 +176,7 @@ class Exchange(KeyedRequest):
         if state is None:
             self._settle(None, None, then)
             return
-        if state is _UNKNOWN or (body is not None and len(body) > policy.max_response_body):
+        if state is _UNKNOWN or (body is not None and len(body) > policy.max_result):
             body = None
         kept: StoredResponse | None = responses.stored(status, headers, body, policy.unstored)
         redact = self.door.redact
@@ -202,7 +209,7 @@ class Exchange(KeyedRequest):
             # A response that has begun can't be begun anew.
             self.raised = error if not begun else RuntimeError("confirmed after its response had begun")
         elif isinstance(error, Unconfirmed):
-            self._problem = "cache-unavailable", "The record cache can't be reached. Nothing was executed.", None
+            self._problem = "cache-unavailable", "", None
         elif isinstance(error, NotAccepted):
             level = logging.WARNING if error.members is None else logging.DEBUG  # else it is the caller's to mend
             log.log(level, "record %s: not accepted: %s", self.record, kind_and_text(error)[1])
@@ -213,12 +220,9 @@ class Exchange(KeyedRequest):
                 state, note = State.UNKNOWN, "the command stream did not answer"
         elif isinstance(error, NotProcessed):
             log.warning("record %s: nothing was sent: %s", self.record, kind_and_text(error)[1])
-            detail = "No connection to the upstream. Nothing was executed; the key is free."
-            self._problem = "upstream-unreachable", detail, None
+            self._problem = "upstream-unreachable", "", None
         elif isinstance(error, OutcomeUnknown):
-            log.warning("record %s: the outcome is unknown: %s", self.record, note)
-            detail = "The connection broke after the request was sent: its outcome is unknown."
-            self._problem = "upstream-failed", detail, None
+            self._on_unknown(error, note)
         elif isinstance(error, ENDS_PROCESS):
             self.raised = error
         elif state is State.UNKNOWN:
@@ -230,6 +234,14 @@ class Exchange(KeyedRequest):
             kept, note = responses.stored_exception(), f"raised {type(error).__qualname__}"
         self._settle(state, kept, then, note)
 
+    def _on_unknown(self, error: OutcomeUnknown, note: str) -> None:
+        if isinstance(error, GatewayFailed):
+            log.error("record %s: a request failed, its outcome is unknown", self.record, exc_info=error)
+            self._problem = "gateway-failed", "", None
+        else:
+            log.warning("record %s: the outcome is unknown: %s", self.record, note)
+            self._problem = "upstream-failed", "", None
+
     def _settle(
         self, state: State | None, kept: StoredResponse | None, then: Callable[[], None] | None, note: str = ""
     ) -> None:
@@ -240,14 +252,13 @@ class Exchange(KeyedRequest):
 
     def unanswered(self) -> Answer:
         """The answer where ``response_timeout`` is over before the response has begun."""
-        detail = "The upstream has not answered yet; the attempt goes on: ask again with the same key."
-        return self.problem("upstream-timeout", detail, attempt=self.attempt.number)
+        return self.problem("upstream-timeout", attempt=self.attempt.number)
 
     def failed(self) -> Answer | None:
         """The answer after `on_failure`; ``None`` where the server answers, since the app raised, or nothing was begun."""
         if self._problem is not None:
             slug, detail, extra = self._problem
-            retryable = self.policy.settings.on_unknown == "retry" if slug == "upstream-failed" else None
+            retryable = _UNKNOWN in self.policy.takeover if slug in _OF_UNKNOWN else None
             return self.problem(slug, detail, attempt=self.attempt.number, retryable=retryable, extra=extra)
         if not isinstance(self.raised, LeaseLost):
             self.observed(GateDecision.RUN.value, 500, self.attempt.number)

@@ -29,7 +29,8 @@ from oncegate.middleware.outcome.problems import (
     original_result,
     problem,
 )
-from oncegate.middleware.rules.errors import CallerInvalid, CallerMissing, KeyMissing, Refusal, TooManyKeys
+from oncegate.middleware.rules.added_headers import field
+from oncegate.middleware.rules.errors import CallerInvalid, CallerMissing, CookieAlone, KeyMissing, Refusal, TooManyKeys
 from oncegate.middleware.rules.key import (
     Fields,
     parse_key,
@@ -47,12 +48,6 @@ from oncegate.middleware.tokens.verifier import Tokens
 log = logging.getLogger("oncegate.http")
 
 OBSERVER_FAILED: Final = "the observer failed"
-_DETAILS: Final = {
-    GateDecision.IN_FLIGHT: "The first request with this key is still being executed: try again later, or send Prefer: wait.",
-    GateDecision.MISMATCH: "This key was used for a request with another method, path, query or payload: use a new key.",
-    GateDecision.REFUSE: "An earlier request with this key may or may not have been executed: find out before sending another.",
-    GateDecision.DUPLICATE: "A request with this key was already processed: its result is in original_result.",
-}
 
 # Members of an enumeration take long to look up.
 _REPLAY: Final = GateDecision.REPLAY
@@ -76,12 +71,15 @@ _TOKENS_CHANGE: Final = (
     'scope = ["jwt:iss", "jwt:sub"] and [jwt] name the caller by what stays'
 )
 _NOTHING: Final = [b""]
+_PREFERENCE_APPLIED: Final = field("Preference-Applied")
 
-_COOKIE_ALONE: Final = (
-    "The request has a Cookie and no Authorization, so that two sessions with one key would get each other's responses. Send "
-    'Authorization, or have the operator set scope: to the header that names the caller (["header:Cookie"] for the cookies '
-    'themselves), or to ["header:Authorization"] if all who send none are one caller.'
+_COOKIES_ALONE: Final = (
+    "callers come with a Cookie and no Authorization, and are refused (401 caller-missing), since two sessions with one key "
+    "would get each other's responses: "
+    'set scope to the header that names the caller (["header:Cookie"] for the cookies themselves), '
+    'or to ["header:Authorization"] if all who send none are one caller; in an app, caller= knows who is logged in'
 )
+"""For who runs it, once. The caller is a stranger, whose answer names nothing of this."""
 
 
 class KeyedRequest:
@@ -166,6 +164,9 @@ class KeyedRequest:
                     return tokens
                 caller = scope_parts(fields, policy.scope_names) or nameless_scope(fields, policy, self._generated)
         except Refusal as refusal:
+            if isinstance(refusal, CookieAlone) and self.door.warn_of_cookies:
+                self.door.warn_of_cookies = False
+                log.warning(_COOKIES_ALONE)
             return self.problem(refusal.slug, str(refusal))
         door = self.door
         digests = door.digests
@@ -228,9 +229,7 @@ class KeyedRequest:
             )
             return self._answer(answer, _REPLAYED, record.attempt, mismatch=verdict.mismatch)
         extra = {"original_result": original_result(record.response)} if decision is GateDecision.DUPLICATE else None
-        return self.problem(
-            decision.value, _DETAILS[decision], attempt=record.attempt, extra=extra, mismatch=verdict.mismatch
-        )
+        return self.problem(decision.value, attempt=record.attempt, extra=extra, mismatch=verdict.mismatch)
 
     def refused(self, error: Exception) -> Answer | Exception:
         """The answer to a request that ended in ``error``, or ``error`` itself, where there is no answer for it."""
@@ -240,17 +239,16 @@ class KeyedRequest:
             return self.problem(error.slug, str(error))
         if isinstance(error, RecordUnreadable):
             log.error("record %s: %s", self.record, error)
-            detail = "The record of this key is damaged, or of a newer version of oncegate."
-            return self.problem("record-unreadable", detail)
+            return self.problem("record-unreadable")
         if isinstance(error, CacheUnavailable):
             log.warning("record %s: refused, the cache is unavailable: %s", self.record, error)
-            return self.problem("cache-unavailable", "The record cache can't be reached. Nothing was executed.")
+            return self.problem("cache-unavailable")
         return error
 
     def problem(
         self,
         slug: str,
-        detail: str,
+        detail: str = "",
         *,
         attempt: int = 0,
         retryable: bool | None = None,
@@ -258,7 +256,7 @@ class KeyedRequest:
         mismatch: bool = False,
         retry_after: int = RETRY_AFTER_SECONDS,
     ) -> Answer:
-        """The problem ``slug`` as the answer."""
+        """The problem ``slug`` as the answer; see `oncegate.middleware.outcome.problems.problem`."""
         answer = problem(
             slug,
             detail,
@@ -304,7 +302,7 @@ class KeyedRequest:
         if self.applied is not None:
             applied.append(b"wait=%d" % self.applied)
         if applied:
-            headers.append((b"preference-applied", b", ".join(applied)))
+            headers.append((_PREFERENCE_APPLIED, b", ".join(applied)))
 
     def observed(self, decision: str, status: int, attempt: int = 0, *, mismatch: bool = False) -> None:
         """Call ``observe`` with the answer. Its errors are only logged."""
@@ -333,12 +331,12 @@ def request_key(fields: Fields, policy: Policy) -> tuple[str, bytes, bool] | Non
     found = read_key(fields, names)
     if found is not None:
         return *found, False
-    if policy.settings.require_key:
-        raise KeyMissing(f"This operation requires the header {policy.settings.header}.")
-    if policy.settings.generate_key:
+    if policy.needs_no_key:
+        return None
+    if policy.generates_key:
         key = str(uuid4())
         return key, b'"%b"' % key.encode(), True
-    return None
+    raise KeyMissing(f"This operation requires the header {policy.settings.header}.")
 
 
 def nameless_scope(fields: Fields, policy: Policy, generated: bool = False) -> list[bytes] | None:
@@ -350,5 +348,7 @@ def nameless_scope(fields: Fields, policy: Policy, generated: bool = False) -> l
         names = ", ".join(name.decode() for name in policy.caller_headers)
         raise CallerMissing(f"This operation needs to know its caller: send {names}.")
     if policy.refuses_cookies and COOKIE in fields and not generated:
-        raise CallerMissing(_COOKIE_ALONE)
+        raise CookieAlone(
+            "This operation needs to know its caller, and a Cookie does not name one: send Authorization."
+        )
     return None

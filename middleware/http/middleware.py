@@ -7,6 +7,7 @@ from typing import Final
 
 from oncegate.cache.errors import CacheError
 from oncegate.cache.open import given_cache
+from oncegate.cache.seconds import given_seconds
 from oncegate.cache.store import Cache
 from oncegate.middleware.admission.admission import Admissions
 from oncegate.middleware.admission.buffers import MAX_BUFFERED, MAX_UNREAD, Buffered, Unread
@@ -21,11 +22,13 @@ from oncegate.middleware.http.enter import enter
 from oncegate.middleware.rules.arguments import (
     check_app,
     check_callable,
+    check_counts,
     check_function,
     check_watch,
     given_namespace,
     given_routes,
     given_settings,
+    named_only,
 )
 from oncegate.middleware.rules.digests import Secrets, given_digests
 from oncegate.middleware.rules.policy import TOKEN_HEADER, Policies
@@ -38,6 +41,11 @@ from oncegate.middleware.tokens.verifier import open_tokens
 log = logging.getLogger("oncegate.http")
 
 _NEEDS_ASYNCIO: Final = "IdempotencyMiddleware needs asyncio: use a server's asyncio worker (hypercorn -k asyncio)"
+
+_BY_NAME: Final = (
+    "IdempotencyMiddleware takes the app by place, and all else by name: IdempotencyMiddleware(app, cache=...), or "
+    "app.add_middleware(IdempotencyMiddleware, cache=...)"
+)
 
 
 class IdempotencyMiddleware:
@@ -70,6 +78,7 @@ class IdempotencyMiddleware:
     ``ValidationError`` for a route's wrong override.
     """
 
+    @named_only(2, _BY_NAME)
     def __init__(
         self,
         app: App,
@@ -104,6 +113,13 @@ class IdempotencyMiddleware:
         check_function("redact", redact, "a function of the ASGI scope and a StoredResponse")
         if caller is not None and (settings.scope is not None or any(each.scope is not None for each in routes)):
             raise ValueError("caller takes the place of scope: give one of them")
+        body_timeout, drain_timeout = given_seconds(body_timeout=body_timeout, drain_timeout=drain_timeout)
+        check_counts(
+            max_in_flight=max_in_flight,
+            max_in_flight_per_caller=max_in_flight_per_caller,
+            max_buffered=max_buffered,
+            max_unread=max_unread,
+        )
         least = min(max_in_flight, max_buffered, max_unread, max_in_flight_per_caller + 1)
         if least < 1 or body_timeout <= 0 or drain_timeout < 0:
             raise ValueError(
@@ -142,6 +158,7 @@ class IdempotencyMiddleware:
             tokens=tokens,
             redact=redact,
             warn_of_signed_callers=caller is None and settings.scope is None,
+            warn_of_cookies=True,
         )
         self._drain_timeout = drain_timeout
         self._rules = settings, tuple(routes)

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from oncegate.middleware.outcome.problems import KINDS
-from oncegate.middleware.rules.policy import Policies, Policy
+from oncegate.middleware.rules.added_headers import header_object
+from oncegate.middleware.rules.policy import AN_UNKNOWN_IS_RETRIED, Policies, Policy
 from oncegate.middleware.rules.settings import IdempotencySettings, claims_of
 
 Description = dict[str, Any]
@@ -20,21 +21,7 @@ MOST_VALUES = 2_000_000
 """Of a description: far more than anybody writes."""
 
 _METHODS = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
-_REPLAYED = {
-    "Idempotent-Replayed": {
-        "description": "true where an earlier request with this key was answered with this response",
-        "schema": {"type": "string", "enum": ["true"]},
-    },
-    "Cache-Status": {
-        "description": "Whether this is a replay, and for how long it will be (RFC 9211)",
-        "schema": {"type": "string"},
-    },
-}
-_RETRY_AFTER = {"description": "Seconds to wait before the same request is sent again", "schema": {"type": "integer"}}
-_CHALLENGE = {
-    "description": "By which headers a caller is known, of which one is needed; or that it has to log in, or its token to hold",
-    "schema": {"type": "string"},
-}
+_REPLAYED = {name: header_object(name) for name in ("Idempotent-Replayed", "Cache-Status")}
 _NOT_HERE = {"upgrade-unsupported"}
 _OF_NAMED_CALLERS = {"caller-missing", "caller-failed"}
 _OF_VERSIONS = {
@@ -93,7 +80,7 @@ def slugs_of(settings: IdempotencySettings, *, named: bool = False, numbered: bo
     ``numbered``: its route numbers commands.
     """
     never = set(_NOT_HERE) if numbered else _NOT_HERE | _OF_VERSIONS
-    if not settings.require_key:
+    if settings.on_missing_key != "reject":
         never.add("key-missing")
     if not settings.require_scope and settings.scope is not None:  # else a cookie alone is refused
         never.add("caller-missing")
@@ -103,7 +90,7 @@ def slugs_of(settings: IdempotencySettings, *, named: bool = False, numbered: bo
         never.add("caller-failed")
     if not claims_of(settings):
         never |= _OF_TOKENS
-    if settings.on_unknown == "retry":
+    if AN_UNKNOWN_IS_RETRIED[settings.on_unknown]:
         never.add("outcome-unknown")
     return [slug for slug in KINDS if slug not in never]
 
@@ -118,7 +105,7 @@ def accepted() -> Description:
                 "description": "What became of it is told there",
                 "schema": {**text, "format": "uri-reference"},
             },
-            "Preference-Applied": {"description": "respond-async, where it was asked for", "schema": text},
+            "Preference-Applied": header_object("Preference-Applied"),
             **_REPLAYED,
         },
         "content": {
@@ -222,21 +209,21 @@ def _add_parameter(described: Description, item: Description, operation: Descrip
     for index, listed in enumerate([*parameters, *(item.get("parameters") or ())]):
         own = _resolved(described, listed)
         if own.get("in") == "header" and str(own.get("name")).lower() == settings.header.lower():
-            if settings.require_key and not own.get("required"):
+            if settings.on_missing_key == "reject" and not own.get("required"):
                 # In place of the operation's own; behind them, over the one of all the path's methods.
                 parameters[index : index + 1] = [{**own, "required": True}]
                 operation["parameters"] = parameters
             return
-    if settings.require_key:
+    if settings.on_missing_key == "reject":
         without = "Required."
-    elif settings.generate_key:
+    elif settings.on_missing_key == "generate":
         without = "Without it, one is made and returned."
     else:
         without = "Without it, the request is executed each time that it is sent."
     parameter = {
         "name": settings.header,
         "in": "header",
-        "required": settings.require_key,
+        "required": settings.on_missing_key == "reject",
         "description": (
             "A fresh value, such as a UUID, for each new request, and the same one for its retries: a request that was "
             f"executed already is answered with its first response, for {settings.ttl:g} seconds. {without}"
@@ -277,7 +264,7 @@ def _with_problem(response: Description, slugs: list[str]) -> Description:
     elif theirs != ours and ours not in theirs.get("anyOf", ()):
         content[PROBLEM_TYPE] = {**content[PROBLEM_TYPE], "schema": {"anyOf": [theirs, ours]}}
     if "caller-missing" in slugs or "caller-invalid" in slugs:
-        response["headers"] = {"WWW-Authenticate": _CHALLENGE, **(response.get("headers") or {})}
+        response["headers"] = {"WWW-Authenticate": header_object("WWW-Authenticate"), **(response.get("headers") or {})}
     if any(KINDS[slug].retry_after for slug in slugs):
-        response["headers"] = {"Retry-After": _RETRY_AFTER, **(response.get("headers") or {})}
+        response["headers"] = {"Retry-After": header_object("Retry-After"), **(response.get("headers") or {})}
     return response

@@ -59,5 +59,16 @@ class NotRetryable(OncegateError):
     """The command was not done and no further attempt would do better. For consumers' handlers: it is dead-lettered at once."""
 
 
+class GatewayFailed(OutcomeUnknown):
+    """A fault of the gateway's own, after which nobody can tell what was sent: not the upstream's, and to be reported."""
+
+    @classmethod
+    def by(cls, error: Exception) -> "GatewayFailed":
+        """What stands for ``error``, its cause."""
+        failed = cls(f"failed in the gateway ({type(error).__name__})")
+        failed.__cause__ = error  # by hand: in a compiled module ``raise from`` sets none
+        return failed
+
+
 class NoAnswerInTime(OutcomeUnknown):
     """The command was sent and no response head came within the time allowed."""

@@ -8,15 +8,16 @@ from typing import Any, Final
 
 from oncegate.cache.record import StoredResponse, stored_response
 from oncegate.middleware.outcome.problems import Answer, plain_error
+from oncegate.middleware.rules.added_headers import field
 from oncegate.middleware.rules.policy import Policy
 
 Headers = list[tuple[bytes, bytes]]
 
-CACHE_STATUS: Final = b"cache-status"
+CACHE_STATUS: Final = field("Cache-Status")
 BYPASS: Final = (CACHE_STATUS, b"oncegate; fwd=bypass")
 _STORED: Final = (CACHE_STATUS, b"oncegate; fwd=miss; stored")
 _RELEASED: Final = (CACHE_STATUS, b"oncegate; fwd=miss")
-REPLAYED: Final = (b"idempotent-replayed", b"true")
+REPLAYED: Final = (field("Idempotent-Replayed"), b"true")
 _REPLAYED_NAME: Final = REPLAYED[0]
 _REPLAYED_LENGTH: Final = len(REPLAYED[0])
 

@@ -1,12 +1,30 @@
 """Checks the arguments of the public classes when they are built: an error names the argument, and what to give instead."""
 
+import functools
 import inspect
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from typing import ParamSpec, TypeVar
 
 from oncegate.middleware.rules.settings import Route
 
 Settings = TypeVar("Settings")
+Options = ParamSpec("Options")
+Made = TypeVar("Made")
+
+
+def named_only(by_place: int, usage: str) -> Callable[[Callable[Options, Made]], Callable[Options, Made]]:
+    """Decorates what takes ``by_place`` arguments by place (``self`` is one): more are a ``TypeError`` that says ``usage``."""
+
+    def decorate(made: Callable[Options, Made]) -> Callable[Options, Made]:
+        @functools.wraps(made)
+        def checked(*given: Options.args, **options: Options.kwargs) -> Made:
+            if len(given) > by_place:
+                raise TypeError(usage)
+            return made(*given, **options)
+
+        return checked
+
+    return decorate
 
 
 def given_settings(settings: object, kind: type[Settings]) -> Settings:
@@ -41,6 +59,13 @@ def check_callable(name: str, value: object, example: str, *, optional: bool = F
     """Raises ``TypeError`` where the argument ``name`` can't be called (nor is ``None``, where it is ``optional``)."""
     if not callable(value) and not (optional and value is None):
         raise TypeError(f"{name} is {_named(value)}: give {example}")
+
+
+def check_counts(**counts: object) -> None:
+    """Raises ``TypeError`` for one of ``counts`` that is no whole number, by its name: a variable of the environment is text."""
+    for name, value in counts.items():
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise TypeError(f"{name} is {_named(value)}: give a whole number")
 
 
 def check_app(app: object) -> None:

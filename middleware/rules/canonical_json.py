@@ -2,7 +2,7 @@
 
 Member order, white space and the spelling of strings don't count. Numbers are kept digit by digit: a decoder would make one of
 1.0 and 1, or of two 19-digit integers. It is done on the event loop, where lists and objects within each other take longest, some
-500 ns each: ``max_json_fingerprint`` bounds that.
+500 ns each: `oncegate.middleware.rules.policy.MOST_JSON` bounds that.
 """
 
 import json

@@ -30,6 +30,10 @@ class CallerMissing(Refusal):
     slug = "caller-missing"
 
 
+class CookieAlone(CallerMissing):
+    """A cookie, where no scope was set, without Authorization: two sessions with one key would get each other's responses."""
+
+
 class CallerFailed(Refusal):
     """The app's function that names the caller raised, or gave what is no name. Nothing was claimed."""
 

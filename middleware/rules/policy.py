@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from oncegate.cache.fields import HOP_BY_HOP
 from oncegate.cache.record import State
+from oncegate.middleware.rules.added_headers import OURS
 from oncegate.middleware.rules.key import claim_name
 from oncegate.middleware.rules.path_pattern import PathPattern
 from oncegate.middleware.rules.readings import (
@@ -17,7 +18,21 @@ from oncegate.middleware.rules.readings import (
     normalise,
     readings,
 )
-from oncegate.middleware.rules.settings import DEFAULT_METHODS, IdempotencySettings, Kind, Mode, Route, claims_of
+from oncegate.middleware.rules.settings import (
+    DEFAULT_METHODS,
+    Comparison,
+    Completion,
+    IdempotencySettings,
+    Kind,
+    Mode,
+    OnCacheDown,
+    OnError,
+    OnMismatch,
+    OnMissingKey,
+    OnUnknown,
+    Route,
+    claims_of,
+)
 from oncegate.middleware.rules.versions import Aggregates
 
 RAISE_HEADER: Final = b"idempotency-raise-on-duplicate"
@@ -38,8 +53,6 @@ TOKEN_HEADER: Final = "Authorization"  # noqa: S105 - a header's name
 """Where a token comes, unless it is set otherwise."""
 OF_THE_MOMENT: Final = (b"date", b"set-cookie")
 """Never stored: what was true, or meant, for one answer only."""
-OURS: Final = (b"idempotent-replayed", b"idempotency-key")
-"""Response headers that only the gateway may set."""
 
 _PERCENT: Final = ord("%")  # a number is found faster than bytes
 _SOON = 1.0
@@ -61,6 +74,8 @@ class Policy:
     key_names: tuple[bytes, ...]
     needs_no_key: bool
     """A request without one is not under enforcement."""
+    generates_key: bool
+    """A request without one is given one."""
     decisive: frozenset[bytes]
     """The headers that need a closer look: the key's, and those that clients may not send about attempts."""
     shortest: int
@@ -96,7 +111,7 @@ class Policy:
     json_bytes: int
     """The longest body that is compared as a JSON value; -1: none is."""
     max_request_body: int
-    max_response_body: int
+    max_result: int
     keeps_body: bool
     """Whether more is kept of a response than its status."""
     response_timeout: float
@@ -113,21 +128,31 @@ class Policy:
     process: str = ""
     """Who executes, in records, where the host's name doesn't say."""
 
-    def passes(self, headers: Iterable[Sequence[Any]]) -> bool:
-        """Whether a request with these field lines goes on as it is: there is no key, and none is needed.
-
-        False also where a closer look is needed.
-        """
+    def is_decisive(self, headers: Iterable[Sequence[Any]]) -> bool:
+        """Whether one of these field lines is among those that are ``decisive``."""
         shortest, longest = self.shortest, self.longest
         for line in headers:
             name = line[0]
             if shortest <= len(name) <= longest and name in self.decisive:
-                return False
-        return self.needs_no_key
+                return True
+        return False
 
     def state(self, status: int) -> State | None:
         """The state that a response of ``status`` leaves its record in; ``None``: the attempt is released."""
         return self.states[status] if 0 <= status < 600 else _FAILED
+
+
+MOST_JSON: Final = 8192
+"""Bytes of a body that is compared as a JSON value, which is found on the event loop: a longer one is compared byte by byte."""
+# What each value of a setting means; one that has no meaning here fails where its policy is made.
+AN_ERROR_IS_RETRIED: Final[dict[OnError, bool]] = {"retry": True, "replay": False}
+AN_UNKNOWN_IS_RETRIED: Final[dict[OnUnknown, bool]] = {"refuse": False, "retry": True}
+NEEDS_NO_KEY: Final[dict[OnMissingKey, bool]] = {"run": True, "reject": False, "generate": False}
+GENERATES_KEY: Final[dict[OnMissingKey, bool]] = {"run": False, "reject": False, "generate": True}
+WARNS: Final[dict[OnMismatch, bool]] = {"reject": False, "warn": True}
+FAILS_OPEN: Final[dict[OnCacheDown, bool]] = {"fail_closed": False, "fail_open": True}
+COMPARES_JSON: Final[dict[Comparison, bool]] = {"raw": False, "json": True}
+COMPLETES_LATE: Final[dict[Completion, bool | None]] = {"auto": None, "response": False, "app-returned": True}
 
 
 def kind(status: int, overrides: Mapping[Any, Kind]) -> Kind:
@@ -156,7 +181,7 @@ def compile_policy(
     # the upstream means by one. Without a record copies could not be recognised: it never fails open.
     kept = {
         "drop_headers": (),
-        "max_response_body": _SUBMISSION_BYTES,
+        "max_result": _SUBMISSION_BYTES,
         "keep_body": True,
         "on_cache_down": "fail_closed",
     }
@@ -178,8 +203,8 @@ def _compile(settings: IdempotencySettings, path: str, status: Mapping[Any, Kind
     scope_names = tuple(dict.fromkeys(map(_scope_name, settings.scope_parts)))
     caller_headers = tuple(dict.fromkeys(token if name in claims else name for name in scope_names))
     dropped = tuple(name.lower().encode() for name in settings.drop_headers)
-    takeover = {State.FAILED} if settings.on_error == "retry" else set()
-    if settings.on_unknown == "retry":
+    takeover = {State.FAILED} if AN_ERROR_IS_RETRIED[settings.on_error] else set()
+    if AN_UNKNOWN_IS_RETRIED[settings.on_unknown]:
         takeover.add(State.UNKNOWN)
     own_headers = frozenset((*OURS, key_names[0]))
     refuses_cookies = settings.scope is None
@@ -192,7 +217,8 @@ def _compile(settings: IdempotencySettings, path: str, status: Mapping[Any, Kind
         route=path,
         states=[_STATES[kind(code, status)] for code in range(600)],
         key_names=key_names,
-        needs_no_key=not settings.require_key and not settings.generate_key,
+        needs_no_key=NEEDS_NO_KEY[settings.on_missing_key],
+        generates_key=GENERATES_KEY[settings.on_missing_key],
         decisive=decisive,
         shortest=min(map(len, decisive)),
         longest=max(map(len, decisive)),
@@ -206,20 +232,20 @@ def _compile(settings: IdempotencySettings, path: str, status: Mapping[Any, Kind
         lease_ms=_ms(settings.lease),
         heartbeat=_ms(settings.lease) / 3000,
         soon=min(_SOON, settings.response_timeout, settings.attempt_timeout, _ms(settings.lease) / 3000),
-        retention_ms=_ms(settings.unknown_ttl),
+        retention_ms=_ms(settings.ttl),
         ttl_ms={
             State.SUCCEEDED: _ms(settings.ttl),
             State.FAILED: _ms(settings.error_ttl),
-            State.UNKNOWN: _ms(settings.unknown_ttl),
+            State.UNKNOWN: _ms(settings.ttl),
         },
         takeover=frozenset(takeover),
-        fails_open=settings.on_cache_down == "fail_open",
-        warns=settings.on_mismatch == "warn",
-        completes_late=None if settings.complete == "auto" else settings.complete == "app-returned",
+        fails_open=FAILS_OPEN[settings.on_cache_down],
+        warns=WARNS[settings.on_mismatch],
+        completes_late=COMPLETES_LATE[settings.complete],
         raise_on_duplicate=settings.raise_on_duplicate,
-        json_bytes=settings.max_json_fingerprint if settings.fingerprint == "json" else -1,
+        json_bytes=MOST_JSON if COMPARES_JSON[settings.fingerprint] else -1,
         max_request_body=settings.max_request_body,
-        max_response_body=settings.max_response_body,
+        max_result=settings.max_result,
         keeps_body=settings.keep_body,
         response_timeout=float(settings.response_timeout),
         attempt_timeout=float(settings.attempt_timeout),
@@ -314,9 +340,9 @@ def _strictness(policy: Policy | None) -> tuple[bool, ...]:
     settings = policy.settings
     return (
         True,
-        settings.require_key,
+        not policy.needs_no_key and not policy.generates_key,
         settings.require_scope,
-        settings.generate_key,
+        policy.generates_key,
         not policy.warns,
         not policy.fails_open,
         State.UNKNOWN not in policy.takeover,

@@ -39,5 +39,6 @@ async def check_secret(cache: Cache, namespace: str, digests: Digests) -> None:
     ):
         raise OtherSecret(
             f"the records of namespace {namespace} are under another secret: every retry would be executed again. Give the secret"
-            " that they are under; to replace it, give two (ONCEGATE_SECRETS, the new one first) until the old records are gone"
+            " that they are under; to replace it, give a list of two (ONCEGATE_SECRET, the new one first) until the old records"
+            " are gone"
         )

@@ -3,8 +3,9 @@
 Wrong values fail at construction, with pydantic's ``ValidationError``. Times are in seconds, sizes in bytes.
 """
 
+import difflib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
@@ -15,12 +16,15 @@ from pydantic import (
     Field,
     GetPydanticSchema,
     StringConstraints,
+    ValidationError,
     ValidationInfo,
     field_validator,
     model_validator,
 )
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from oncegate.cache.fields import FIELD_NAME, HOP_BY_HOP
+from oncegate.middleware.rules.added_headers import ADDED_HEADERS
 from oncegate.middleware.rules.path_pattern import parts_of
 
 
@@ -28,6 +32,19 @@ def _in_seconds(value: object) -> object:
     return value.total_seconds() if isinstance(value, timedelta) else value
 
 
+def _no_text(value: object) -> object:
+    if isinstance(value, str):
+        raise ValueError(f'write a list: ["{value}"]')
+    return value
+
+
+def _no_scope_text(value: object) -> object:
+    if isinstance(value, str) and ":" not in value:
+        raise ValueError(f'write a list: ["header:{value}"], or ["jwt:{value}"] for a claim of a verified token')
+    return _no_text(value)
+
+
+InAList = BeforeValidator(_no_text)
 Seconds = Annotated[float, Field(gt=0, le=10 * 366 * 86400), BeforeValidator(_in_seconds)]
 """A time-out or a time to live: above zero, at most ten years. A ``timedelta`` is taken for what it lasts."""
 Wait = Annotated[float, Field(ge=0, le=3600)]
@@ -48,12 +65,14 @@ ScopePart = Annotated[
 ]
 """A header, or a claim of a verified token, by which callers are told apart."""
 # Kept as tuples. For type checkers any sequence will do, since a list is what most people write.
-FieldNames = Annotated[Sequence[str], GetPydanticSchema(lambda _, handler: handler(tuple[FieldName, ...]))]
-Methods = Annotated[Sequence[str], GetPydanticSchema(lambda _, handler: handler(tuple[Method, ...]))]
-ScopeParts = Annotated[
-    Sequence[str],
-    GetPydanticSchema(lambda _, handler: handler(Annotated[tuple[ScopePart, ...], Field(min_length=1)])),
+FieldNames = Annotated[
+    Sequence[str], GetPydanticSchema(lambda _, handler: handler(Annotated[tuple[FieldName, ...], InAList]))
 ]
+Methods = Annotated[
+    Sequence[str], GetPydanticSchema(lambda _, handler: handler(Annotated[tuple[Method, ...], InAList]))
+]
+_Scope = Annotated[tuple[ScopePart, ...], Field(min_length=1), BeforeValidator(_no_scope_text)]
+ScopeParts = Annotated[Sequence[str], GetPydanticSchema(lambda _, handler: handler(_Scope))]
 NAME = r"[A-Za-z0-9_.-]{1,64}"
 """Of a namespace, a stream or a consumer: fit to be a part of a key in Redis."""
 Name = Annotated[str, StringConstraints(pattern=f"^{NAME}$")]
@@ -62,16 +81,24 @@ Mode = Literal["sync", "async", "either"]
 """Is a request executed at once, accepted to be processed later, or whichever it asks for (``Prefer: respond-async``)?"""
 Kind = Literal["success", "failure", "release", "unknown"]
 """What a response's status says of the command: keep as done, keep as an error, keep nothing, can't be known."""
+OnError = Literal["retry", "replay"]
+OnUnknown = Literal["refuse", "retry"]
+OnMissingKey = Literal["run", "reject", "generate"]
+OnMismatch = Literal["reject", "warn"]
+OnCacheDown = Literal["fail_closed", "fail_open"]
+Comparison = Literal["raw", "json"]
+Completion = Literal["auto", "response", "app-returned"]
+"""What a setting may be. Policies, the description of the HTTP API and pages take the values from here."""
 StatusClass = Literal["2xx", "3xx", "4xx", "5xx"]
 Statuses = dict[Annotated[int, Field(ge=200, le=599)] | StatusClass, Kind]
 """What statuses say: an exact one counts before its class (RFC 9110, section 15)."""
 
 DEFAULT_METHODS = ("POST", "PATCH")
 _HOP_BY_HOP = "|".join(name.decode() for name in HOP_BY_HOP)
+_ADDED = "|".join(each.name for each in ADDED_HEADERS if each.name != "Idempotency-Key")
 _MEANS_SOMETHING_ELSE = re.compile(
-    rf"{_HOP_BY_HOP}|content-.*|expect|host|via|date|forwarded|x-forwarded-.*|authorization|www-authenticate"
-    r"|(set-)?cookie|cache-(control|status)|vary|location|link|retry-after"
-    r"|prefer|preference-applied|idempotency-attempt|idempotency-raise-on-duplicate|idempotent-replayed",
+    rf"{_HOP_BY_HOP}|{_ADDED}|content-.*|expect|host|via|date|forwarded|x-forwarded-.*|authorization|(set-)?cookie"
+    r"|cache-control|vary|location|prefer|idempotency-attempt|idempotency-raise-on-duplicate",
     re.IGNORECASE,
 )
 """Headers that can't carry the key: it is echoed in the response under this name, where these frame it or say something else."""
@@ -92,59 +119,78 @@ _REFUSED = {
 DEFAULT_SCOPE: Final = ("header:Authorization",)
 
 
-class IdempotencySettings(BaseModel):
-    """How idempotency keys are enforced. Each field's default is the one to start with; a `Route` may override any of them."""
+class StrictSettings(BaseModel):
+    """Settings that have no other names than their own, and stay as they are. The error about another name has the nearest."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _known(cls, given: Any) -> Any:
+        unknown = [name for name in given if name not in cls.model_fields] if isinstance(given, dict) else []
+        if unknown:
+            faults = [
+                InitErrorDetails(type=_fault(str(name), cls.model_fields), loc=(str(name),), input=given[name])
+                for name in unknown
+            ]
+            raise ValidationError.from_exception_data(
+                cls.__name__, faults, hide_input=bool(cls.model_config.get("hide_input_in_errors"))
+            )
+        return given
+
+
+def _fault(name: str, known: Iterable[str]) -> PydanticCustomError:
+    return PydanticCustomError("unknown_setting", "unknown setting{nearest}", {"nearest": nearest(name, known)})
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """What an error says behind a name that is not ``known``: the one that is probably meant, or nothing."""
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f", did you mean {close[0]}?" if close else ""
+
+
+class IdempotencySettings(StrictSettings):
+    """How idempotency keys are enforced. Each field's default is the one to start with; a `Route` may override any of them."""
+
     header: FieldName = Field(default="Idempotency-Key", description="the header that carries the key")
     aliases: FieldNames = Field(default=(), description="other headers that are read as the key")
-    ttl: Seconds = Field(default=86400, description="how long a success is kept")
+    ttl: Seconds = Field(
+        default=86400, description="how long a success is kept, and an unknown outcome, which may be one"
+    )
     error_ttl: Seconds = Field(default=60, description="how long an error is kept")
-    unknown_ttl: Seconds = Field(default=86400, description="how long an attempt of unknown outcome blocks its key")
     lease: Seconds = Field(
         default=30, description="an attempt whose gateway is silent for this long is of unknown outcome"
     )
-    on_error: Literal["retry", "replay"] = Field(
-        default="retry", description="a retry of an error: a new attempt, or the stored error"
+    on_error: OnError = Field(default="retry", description="a retry of an error: a new attempt, or the stored error")
+    on_unknown: OnUnknown = Field(default="refuse", description="a retry of an unknown outcome: 409, or a new attempt")
+    on_mismatch: OnMismatch = Field(
+        default="reject", description="another body or query under a succeeded key: 422, or warn and replay"
     )
-    on_unknown: Literal["refuse", "retry"] = Field(
-        default="refuse", description="a retry of an unknown outcome: 409, or a new attempt"
-    )
-    on_mismatch: Literal["error", "warn"] = Field(
-        default="error", description="another body or query under a succeeded key: 422, or warn and replay"
-    )
-    on_cache_down: Literal["fail_closed", "fail_open"] = Field(
-        default="fail_closed", description="without the cache: 503, or no enforcement"
-    )
+    on_cache_down: OnCacheDown = Field(default="fail_closed", description="without the cache: 503, or no enforcement")
     scope: ScopeParts | None = Field(
         default=None,
         description="the headers (`header:Name`) and claims of a verified token (`jwt:sub`, see `[jwt]`) that tell callers "
         "apart; not given: `header:Authorization`, and a caller that is known by a cookie alone is refused",
     )
     require_scope: bool = Field(default=False, description="refuse a caller without any of the scope's headers")
-    require_key: bool = Field(default=False, description="refuse a request without a key")
-    generate_key: bool = Field(default=False, description="make a key for a request without one")
+    on_missing_key: OnMissingKey = Field(
+        default="run", description="a request without a key: executed without enforcement, refused, or given one"
+    )
     raise_on_duplicate: bool = Field(
         default=False, description="answer a duplicate with an error that carries the original result"
     )
-    fingerprint: Literal["raw", "json"] = Field(
-        default="raw", description="compare bodies byte by byte, or as JSON values"
-    )
-    max_json_fingerprint: Bytes = Field(
-        default=8192, description='the longest body that "json" reads; beyond: byte by byte'
-    )
+    fingerprint: Comparison = Field(default="raw", description="compare bodies byte by byte, or as JSON values")
     drop_headers: FieldNames = Field(default=(), description="response headers that are not stored")
     forward_request_headers: FieldNames = Field(
         default=(),
         description="request headers that travel with an asynchronous command, beside `Content-*`: they lie in its stream",
     )
     max_request_body: Bytes = Field(default=1048576, description="an enforced request's body; beyond: 413")
-    max_response_body: Bytes = Field(default=1048576, description="a response's body; beyond: kept without it")
+    max_result: Bytes = Field(default=1048576, description="a response's body, or a result; beyond: kept without it")
     keep_body: bool = Field(
         default=True, description="false: of a response its status alone is kept, and a retry gets `duplicate`"
     )
-    complete: Literal["auto", "response", "app-returned"] = Field(
+    complete: Completion = Field(
         default="auto",
         description="when an app's outcome is recorded, and the last byte sent: with its response, or once the app has returned; "
         "auto: the latter where a FastAPI dependency of the route ends after the response",
@@ -181,50 +227,39 @@ class IdempotencySettings(BaseModel):
                 raise ValueError(f"{name} {why}")
         return value
 
-    @model_validator(mode="after")
-    def _consistent(self) -> "IdempotencySettings":
-        if self.require_key and self.generate_key:
-            raise ValueError("require_key and generate_key exclude each other")
-        return self
-
 
 def claims_of(settings: IdempotencySettings) -> tuple[str, ...]:
     """The claims that a scope names."""
     return tuple(part.removeprefix("jwt:") for part in settings.scope_parts if part.startswith("jwt:"))
 
 
-class Overrides(BaseModel):
+class Overrides(StrictSettings):
     """Any field of `IdempotencySettings`, as a `Route` may give it; ``None`` and what is not given: as the settings say.
 
     Written out, so that type checkers and editors know them; a test holds them to the settings. What is wrong only together
     with the settings, or by more than its type, fails where both come together: see `Route.settings`.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     header: FieldName | None = None
     aliases: FieldNames | None = None
     ttl: Seconds | None = None
     error_ttl: Seconds | None = None
-    unknown_ttl: Seconds | None = None
     lease: Seconds | None = None
-    on_error: Literal["retry", "replay"] | None = None
-    on_unknown: Literal["refuse", "retry"] | None = None
-    on_mismatch: Literal["error", "warn"] | None = None
-    on_cache_down: Literal["fail_closed", "fail_open"] | None = None
+    on_error: OnError | None = None
+    on_unknown: OnUnknown | None = None
+    on_mismatch: OnMismatch | None = None
+    on_cache_down: OnCacheDown | None = None
     scope: ScopeParts | None = None
     require_scope: bool | None = None
-    require_key: bool | None = None
-    generate_key: bool | None = None
+    on_missing_key: OnMissingKey | None = None
     raise_on_duplicate: bool | None = None
-    fingerprint: Literal["raw", "json"] | None = None
-    max_json_fingerprint: Bytes | None = None
+    fingerprint: Comparison | None = None
     drop_headers: FieldNames | None = None
     forward_request_headers: FieldNames | None = None
     max_request_body: Bytes | None = None
-    max_response_body: Bytes | None = None
+    max_result: Bytes | None = None
     keep_body: bool | None = None
-    complete: Literal["auto", "response", "app-returned"] | None = None
+    complete: Completion | None = None
     max_wait: Wait | None = None
     response_timeout: Seconds | None = None
     attempt_timeout: Seconds | None = None

@@ -17,6 +17,12 @@ from oncegate.middleware.tokens.settings import JwtSettings, is_url
 
 log = logging.getLogger("oncegate.tokens")
 
+TIMEOUT: Final = 5.0
+"""Seconds for the keys to be read; a request waits so long for one that is not known."""
+REFRESH_INTERVAL: Final = 10.0
+"""Seconds at the least between two readings, whoever sends tokens whose keys are not known."""
+MAX_AGE: Final = 3600.0
+"""Seconds after which the keys are read anew: one that is gone there counts no more."""
 _MISSING: Final = "a scope by a token's claim needs PyJWT: pip install 'oncegate[jwt]'"
 
 
@@ -40,8 +46,8 @@ class KeySource:
         self._tls: Any = None
         if not self._is_url:
             self.keys = self.read()
-            self._began = monotonic() - settings.refresh_interval
-        self.stale_at = monotonic() + settings.max_age
+            self._began = monotonic() - REFRESH_INTERVAL
+        self.stale_at = monotonic() + MAX_AGE
         """From this instant (of the monotonic clock) on they are to be read anew."""
 
     def refresh(self) -> bool:
@@ -49,7 +55,7 @@ class KeySource:
         with self._lock:
             if self._reading is not None:
                 return True
-            if monotonic() - self._began < self._settings.refresh_interval:
+            if monotonic() - self._began < REFRESH_INTERVAL:
                 return False
             self._began = monotonic()
             self._reading = Future()
@@ -58,13 +64,13 @@ class KeySource:
         return True
 
     async def refreshed(self) -> bool:
-        """Wait until the reading under way is over, for ``timeout`` seconds at most. Whether it is."""
+        """Wait until the reading under way is over, for `TIMEOUT` at most. Whether it is."""
         reading = self._reading
         if reading is None:
             return True
         over = asyncio.wrap_future(reading)
         try:
-            await asyncio.wait((over,), timeout=self._settings.timeout)
+            await asyncio.wait((over,), timeout=TIMEOUT)
         finally:
             over.cancel()
         return reading.done()
@@ -94,7 +100,7 @@ class KeySource:
             self.failed = True
             kept = "no request with a token can be verified until then" if self.keys is None else "the last ones count"
             log.warning("%s; %s", error if isinstance(error, UnusableKeys) else type(error).__name__, kept)
-        self.stale_at = monotonic() + (self._settings.refresh_interval if self.failed else self._settings.max_age)
+        self.stale_at = monotonic() + (REFRESH_INTERVAL if self.failed else MAX_AGE)
         with self._lock:
             reading, self._reading = self._reading, None
         if reading is not None:
@@ -105,13 +111,13 @@ class KeySource:
             return file.read(MAX_BYTES + 1)
 
     def _fetched(self) -> bytes:
-        """All of the answer's body, at most one byte too many, within ``timeout`` seconds for the whole.
+        """All of the answer's body, at most one byte too many, within `TIMEOUT` for the whole.
 
         In an event loop of its own: a client without one bounds each read, and who sends a byte now and then is read for ever.
         """
         loop = asyncio.new_event_loop()
         try:
-            return loop.run_until_complete(asyncio.wait_for(self._answer(), self._settings.timeout))
+            return loop.run_until_complete(asyncio.wait_for(self._answer(), TIMEOUT))
         except TimeoutError:
             raise UnusableKeys("jwks: did not answer in time") from None
         finally:
@@ -126,7 +132,7 @@ class KeySource:
         if self._tls is None:  # it takes longer to be made than most fetches
             self._tls = httpx.create_ssl_context()
         async with (
-            httpx.AsyncClient(timeout=2 * self._settings.timeout, verify=self._tls) as client,
+            httpx.AsyncClient(timeout=2 * TIMEOUT, verify=self._tls) as client,
             client.stream("GET", self._settings.jwks, headers=headers) as response,
         ):
             if response.status_code != 200:

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, GetPydanticSchema, StringConstraints, field_validator
+from pydantic import ConfigDict, Field, GetPydanticSchema, StringConstraints, field_validator
 
-from oncegate.middleware.rules.settings import FieldName, Seconds
+from oncegate.middleware.rules.settings import FieldName, InAList, StrictSettings
 
 Algorithm = Literal[
     "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "HS256", "HS384", "HS512"
@@ -18,16 +18,14 @@ Algorithms = Annotated[
     Sequence[str],
     GetPydanticSchema(lambda _, handler: handler(Annotated[tuple[Algorithm, ...], Field(min_length=1)])),
 ]
-Texts = Annotated[
-    Sequence[str],
-    GetPydanticSchema(lambda _, handler: handler(tuple[Annotated[str, StringConstraints(min_length=1)], ...])),
-]
+_Texts = Annotated[tuple[Annotated[str, StringConstraints(min_length=1)], ...], InAList]
+Texts = Annotated[Sequence[str], GetPydanticSchema(lambda _, handler: handler(_Texts))]
 
 
-class JwtSettings(BaseModel):
+class JwtSettings(StrictSettings):
     """By what a token is verified before its claims count, for a ``scope`` such as ``["jwt:iss", "jwt:sub"]``."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+    model_config = ConfigDict(hide_input_in_errors=True)
 
     jwks: str = Field(
         min_length=1,
@@ -40,20 +38,8 @@ class JwtSettings(BaseModel):
         default=SIGNATURES,
         description="how tokens may be signed, each by keys that are for it; HS256, HS384, HS512: only where named here",
     )
-    leeway: Annotated[float, Field(ge=0, le=300)] = Field(
-        default=10, description="for the clocks of issuer and gateway, which differ"
-    )
     header: FieldName = Field(
         default="Authorization", description="where the token is, after `Bearer`; in another header also without"
-    )
-    refresh_interval: Seconds = Field(
-        default=10, description="at the least between two readings of `jwks`, for a token whose key is not known"
-    )
-    max_age: Seconds = Field(
-        default=3600, description="`jwks` is read anew after it, too: a key that is gone there counts no more"
-    )
-    timeout: Annotated[float, Field(gt=0, le=60)] = Field(
-        default=5, description="for `jwks` to be read; a request waits so long for a key that is not known"
     )
 
     @field_validator("jwks")

@@ -18,6 +18,8 @@ from oncegate.middleware.tokens.key_set import Key, KeySet
 from oncegate.middleware.tokens.key_source import KeySource
 from oncegate.middleware.tokens.settings import JwtSettings
 
+LEEWAY: Final = 10
+"""Seconds by which the clocks of issuer and gateway may differ."""
 MAX_TOKEN_BYTES: Final = 8192
 MAX_VERIFIED: Final = 10_000
 """Tokens that are remembered."""
@@ -57,11 +59,10 @@ class Tokens:
         self._header = settings.header.lower().encode()
         self._needs_scheme = self._header == b"authorization"
         self._allowed = frozenset(settings.algorithms)
-        self._leeway = settings.leeway
         self._rules: dict[str, Any] = {
             "issuer": settings.issuer or None,
             "audience": list(settings.audience) or None,
-            "leeway": settings.leeway,
+            "leeway": LEEWAY,
             # `sub` of another type than a text is PyJWT's to refuse by default; here a number names a caller, too.
             "options": {"require": ["exp"], "verify_aud": bool(settings.audience), "verify_sub": False},
         }
@@ -189,7 +190,7 @@ class Tokens:
                 size += len(value)
         if any(name in claims and not _is_instant(claims[name]) for name in _INSTANTS):
             raise CallerInvalid(_MALFORMED)
-        until = float(claims["exp"]) + self._leeway
+        until = float(claims["exp"]) + LEEWAY
         verified = _Verified(until, fields, size)
         digest = blake2b(token, digest_size=32).digest()
         before = self._verified.pop(digest, None)

@@ -9,7 +9,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # ``as``: for type checkers, they are exported
-    from oncegate.app.commands.executor import CommandContext as CommandContext
     from oncegate.cache.errors import CacheError as CacheError
     from oncegate.cache.errors import CacheUnavailable as CacheUnavailable
     from oncegate.cache.errors import OncegateError as OncegateError
@@ -33,6 +32,7 @@ if TYPE_CHECKING:  # ``as``: for type checkers, they are exported
     from oncegate.middleware.calls.sync import SyncCommandProcessor as SyncCommandProcessor
     from oncegate.middleware.consumers.begun import Begun as Begun
     from oncegate.middleware.consumers.begun import Recording as Recording
+    from oncegate.middleware.consumers.command_context import CommandContext as CommandContext
     from oncegate.middleware.consumers.delivery import Action as Action
     from oncegate.middleware.consumers.delivery import Delivery as Delivery
     from oncegate.middleware.consumers.delivery import DeliveryDecision as DeliveryDecision
@@ -65,7 +65,6 @@ if TYPE_CHECKING:  # ``as``: for type checkers, they are exported
 __version__ = "0.1.0"
 
 _HOMES = {
-    "app.commands.executor": ("CommandContext",),
     "cache.store": ("Cache",),
     "cache.errors": ("CacheError", "CacheUnavailable", "OncegateError", "RecordUnreadable"),
     "cache.memory.store": ("MemoryCache",),
@@ -76,6 +75,7 @@ _HOMES = {
     "middleware.calls.processor": ("CommandProcessor",),
     "middleware.outcome.results": ("Codec",),
     "middleware.http.cors": ("EXPOSED_HEADERS", "REQUEST_HEADERS"),
+    "middleware.consumers.command_context": ("CommandContext",),
     "middleware.consumers.delivery": ("Action", "Delivery", "DeliveryDecision", "SubscriptionSettings"),
     "middleware.consumers.derived_key": ("derive_key",),
     "middleware.rules.errors": (

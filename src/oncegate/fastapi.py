@@ -1,29 +1,57 @@
-"""For FastAPI apps: `document` adds the key's header and the problems to the app's own OpenAPI description.
+"""For FastAPI apps: `protect` puts the middleware around the app, `document` adds its rules to the app's own OpenAPI description.
 
 app = FastAPI()
-app.add_middleware(IdempotencyMiddleware, cache=cache, settings=IdempotencySettings(require_key=True))
+protect(app, cache="redis://localhost", settings=IdempotencySettings(on_missing_key="reject"))
 document(app)
 """
 
 import logging
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Concatenate, ParamSpec
 
 try:
     from fastapi import FastAPI
+    from starlette.applications import Starlette
 except ImportError as missing:  # pragma: no cover
     raise ImportError("oncegate.fastapi needs FastAPI: pip install 'oncegate[fastapi]'") from missing
 
 from oncegate.middleware.http.app_advice import advice, endpoints, unmatched
 from oncegate.middleware.http.middleware import IdempotencyMiddleware
 from oncegate.middleware.http.openapi import describe
-from oncegate.middleware.rules.arguments import given_routes, given_settings
+from oncegate.middleware.rules.arguments import given_routes, given_settings, named_only
 from oncegate.middleware.rules.policy import Policies
 from oncegate.middleware.rules.settings import IdempotencySettings, Route
 
-__all__ = ["document"]
+__all__ = ["document", "protect"]
 
 log = logging.getLogger("oncegate.http")
+
+Options = ParamSpec("Options")
+
+
+def _typed_as(
+    _: Callable[Concatenate[Any, Options], object],
+) -> Callable[[Callable[..., None]], Callable[Concatenate[Starlette, Options], None]]:
+    """For type checkers: the decorated function takes an app, and then what ``_`` takes."""
+    return lambda function: function
+
+
+@_typed_as(IdempotencyMiddleware)
+@named_only(1, "protect takes the app by place, and all else by name: protect(app, cache=...)")
+def protect(app: Starlette, **options: Any) -> None:
+    """Put `IdempotencyMiddleware` around ``app``, a FastAPI or Starlette app, with the arguments that it takes.
+
+    As ``app.add_middleware(IdempotencyMiddleware, ...)`` does, but what is wrong is raised here: Starlette makes its middlewares
+    with the first request, so that an app with a wrong setting starts, and then answers 500 to everything. Raises what
+    `IdempotencyMiddleware` raises, and ``TypeError`` for another app.
+    """
+    if not isinstance(app, Starlette):
+        raise TypeError(
+            f"app is a {type(app).__qualname__}: give a FastAPI or Starlette app; around any other ASGI app goes"
+            " IdempotencyMiddleware(app, cache=...)"
+        )
+    IdempotencyMiddleware(app, **options)
+    app.add_middleware(IdempotencyMiddleware, **options)
 
 
 def document(

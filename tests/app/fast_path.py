@@ -10,7 +10,10 @@ from uuid import uuid4
 import oncegate
 from oncegate.app.gateway.fast_path import FastPath
 from oncegate.app.gateway.gateway import Gateway
+from oncegate.app.upstream.forward import Forwarder
 from oncegate.middleware.admission.in_flight import InFlight
+from oncegate.middleware.http.door import HttpDoor
+from oncegate.middleware.http.middleware import IdempotencyMiddleware
 from testing.served import served
 from testing.upstreams import PATIENCE, Behaviour, Peer, Request
 
@@ -135,8 +138,19 @@ def fast_path_of(gateway: Gateway) -> FastPath:
     return gateway._fast_path
 
 
+def door_of(gateway: Gateway) -> HttpDoor:
+    assert isinstance(gateway._forward, IdempotencyMiddleware)
+    return gateway._forward.door
+
+
+def forwarder_of(gateway: Gateway) -> Forwarder:
+    forwarder = door_of(gateway).app
+    assert isinstance(forwarder, Forwarder)
+    return forwarder
+
+
 def in_flight_of(gateway: Gateway) -> InFlight:
-    return fast_path_of(gateway)._door.admissions.in_flight
+    return door_of(gateway).admissions.in_flight
 
 
 def _ours(coro: Any) -> str | None:

@@ -32,17 +32,17 @@ ANSWERS |= {
     b"content-length: 2\r\n\r\nok",
     "/dropped": b"HTTP/1.1 200 OK\r\nx-dropped: a\r\nvia: 1.1 other\r\ncontent-length: 2\r\n\r\nok",
 }
-RULES: dict[str, Any] = {"max_request_body": 3000, "max_response_body": 5000, "drop_headers": ["X-Dropped"]}
+RULES: dict[str, Any] = {"max_request_body": 3000, "max_result": 5000, "drop_headers": ["X-Dropped"]}
 ROUTES: list[dict[str, Any]] = [
     {"path": "/402", "status": {"402": "success"}},
     {"path": "/warn/*", "on_mismatch": "warn"},
-    {"path": "/required/*", "require_key": True, "require_scope": True},
-    {"path": "/generated/*", "generate_key": True},
+    {"path": "/required/*", "on_missing_key": "reject", "require_scope": True},
+    {"path": "/generated/*", "on_missing_key": "generate"},
     {"path": "/raise/*", "raise_on_duplicate": True},
     {"path": "/json/*", "fingerprint": "json"},
     {"path": "/replayed-errors/*", "on_error": "replay"},
     {"path": "/retried/*", "on_unknown": "retry"},
-    {"path": "/put/*", "methods": ["PUT", "POST", "HEAD"], "require_key": True},
+    {"path": "/put/*", "methods": ["PUT", "POST", "HEAD"], "on_missing_key": "reject"},
     {"path": "/other/*", "header": "X-Key", "aliases": ["X-Old-Key"], "scope": ["header:X-A", "header:X-B"]},
 ]
 

@@ -205,7 +205,7 @@ async def test_what_a_handler_takes_too_long_for_is_tried_again(
         assert record
         found.append(record.record.found)
 
-    one = await consumers.start(handle, timeout=0.2)
+    one = await consumers.start(handle, attempt_timeout=0.2)
     await bench.publish(command("slow"))
     await until(lambda: found)
     await ended(consumers, bench)
@@ -224,7 +224,7 @@ async def test_a_plain_function_is_not_cut_off_in_its_thread(
         effects.add(body["key"])
         time.sleep(lease + 1)  # its lease is renewed meanwhile
 
-    await consumers.start(handle, timeout=0.2, lease=lease)
+    await consumers.start(handle, attempt_timeout=0.2, lease=lease)
     await bench.publish(command("slow"))
     await until(lambda: effects.count() == {"slow": 1})
     await ended(consumers, bench)

@@ -253,7 +253,7 @@ async def test_a_time_out_is_rolled_back_and_a_failure(
 
     found: list[Begun] = []
     await consumers.start(
-        handle, inbox=billing, sessions=sessions, on_begun=found.append, lease=3, timeout=3, max_attempts=0
+        handle, inbox=billing, sessions=sessions, on_begun=found.append, lease=3, attempt_timeout=3, max_attempts=0
     )
     await bench.publish({"key": "one"})
     await came(bench, "paid")

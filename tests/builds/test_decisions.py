@@ -62,11 +62,11 @@ def test_whole_exchanges() -> None:
         settings = {
             "on_error": chance.choice(("retry", "replay")),
             "on_unknown": chance.choice(("retry", "refuse")),
-            "on_mismatch": chance.choice(("error", "warn")),
+            "on_mismatch": chance.choice(("reject", "warn")),
             "fingerprint": chance.choice(("raw", "json")),
             "raise_on_duplicate": chance.random() < 0.2,
             "on_cache_down": chance.choice(("fail_open", "fail_closed")),
-            "max_response_body": chance.choice((4, 1_000_000)),
+            "max_result": chance.choice((4, 1_000_000)),
         }
         state = chance.choice(("in-flight", "succeeded", "succeeded", "failed", "unknown"))
         mismatch, submission = chance.random() < 0.2, chance.random() < 0.2

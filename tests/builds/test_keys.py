@@ -26,8 +26,8 @@ CREDENTIALS: tuple[bytes, ...] = (
 SETTINGS: tuple[dict[str, Any], ...] = (
     {},
     {"aliases": ["X-Key", "Other-Key"]},
-    {"require_key": True, "require_scope": True},
-    {"generate_key": True, "scope": ["header:X-Api-Key", "header:Authorization"], "max_wait": 3.7},
+    {"on_missing_key": "reject", "require_scope": True},
+    {"on_missing_key": "generate", "scope": ["header:X-Api-Key", "header:Authorization"], "max_wait": 3.7},
     {"aliases": ["X-Key"], "raise_on_duplicate": True, "require_scope": True, "scope": ["header:X-Api-Key"]},
 )
 ALPHABET = b'ab"\\;=, \t\x00\x7f\xff?:@%*'
@@ -141,7 +141,7 @@ def test_rules() -> None:
         routes = []
         for _ in range(chance.randrange(4)):
             pattern = "/" + chance.choice(("a", "a/*", "*", "b*", "a.b", "a/"))
-            route: dict[str, Any] = {"path": pattern, "require_key": chance.random() < 0.5}
+            route: dict[str, Any] = {"path": pattern, "on_missing_key": chance.choice(("run", "reject"))}
             route["methods"] = chance.sample(["POST", "GET", "PATCH", "PUT"], 2)
             route["status"] = {chance.randrange(200, 600): chance.choice(("success", "failure", "release", "unknown"))}
             if chance.random() < 0.3:

@@ -2,13 +2,13 @@
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import redis
 
-from oncegate.middleware.admission.gate import GateDecision
-from oncegate.middleware.http.keyed_request import _DETAILS
 from oncegate.middleware.outcome.problems import KINDS, problem
 from oncegate.middleware.rules.key import record_id, record_key
 from testing import pages, template
@@ -53,14 +53,16 @@ def blocks(guide: str) -> list[tuple[str, str]]:
 
 
 def test_no_page_has_blocks_that_nothing_runs() -> None:
-    """A page with something to type or to execute is a guide, or run by tests/docs/test_patterns.py, tests/brokers/test_page.py
-    or tests/test_own_backend.py.
+    """A page with something to type or to execute is a guide, or run by tests/docs/test_patterns.py, tests/brokers/test_page.py,
+    tests/docs/test_testing_page.py, tests/foreign/test_clients_page.py or tests/test_own_backend.py.
     """
     for page in DOCS.rglob("*.md"):
         found = pages.BLOCK.findall(page.read_text("utf-8"))
         kinds = {kind or "console" for kind, block in found if kind or re.search(r"^\$ ", block, re.M)}
         if kinds & {"python", "sh", "bash", "shell", "console"}:
-            assert page.stem in (*GUIDES, "brokers", "caches") or page.parent.name == "patterns", page
+            assert (
+                page.stem in (*GUIDES, "brokers", "caches", "testing", "clients") or page.parent.name == "patterns"
+            ), page
 
 
 @pytest.mark.timeout(300)  # a page installs and starts things, on a machine that may be busy
@@ -131,16 +133,14 @@ PROBLEMS = (DOCS / "problems.md").read_text("utf-8")
 def test_the_example_of_a_problem_is_one() -> None:
     (example,) = [block for kind, block in blocks("problems") if kind == "json"]
     shown = json.loads(example)
-    made = problem("in-flight", _DETAILS[GateDecision.IN_FLIGHT], docs_url="https://example.com/docs/idempotency")
+    made = problem("in-flight", docs_url="https://example.com/docs/idempotency")
     assert {name: shown[name] for name in json.loads(made.body)} == json.loads(made.body)
     assert record_id(record_key("any", shown["idempotency_key"], None)) == shown["record"]
 
 
 def test_the_table_of_problems_is_that_of_the_code() -> None:
-    rows = re.findall(r"^\| \[`([\w-]+)`\]\(#([\w-]+)\) \| (\d+) \| (.*?) \| (yes|no)\b.*\|$", PROBLEMS, re.M)
-    shown = {slug: (int(status), title, again == "yes") for slug, _, status, title, again in rows}
-    assert shown == {slug: (kind.status, kind.title, kind.retryable) for slug, kind in KINDS.items()}
-    assert all(slug == anchor for slug, anchor, *_ in rows)
+    script = DOCS.parent / "scripts" / "problems_table.py"
+    subprocess.run([sys.executable, script, "--check"], check=True, timeout=60)
 
 
 def test_each_problem_has_its_section_and_each_section_its_answers() -> None:

@@ -4,10 +4,17 @@ Rules of docs/contract.md: R6.9, R8.9, R9.17.
 """
 
 import asyncio
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
+from testing import template
+from testing.issuer import Issuer
+from testing.pages import BLOCK
 from testing.served import raw, served
 from testing.servers import RedisServer
 from testing.upstreams import OK, Upstream, answering
@@ -52,7 +59,7 @@ async def test_a_command_is_stored_whole_and_without_its_credentials() -> None:
             "ACL", "SETUSER", "oncegate", "on", ">pw", *patterns, "+@all", "-info", "-config", "-client|kill"
         )
         url = server.url.replace("127.0.0.1", "oncegate:pw@127.0.0.1")
-        routes = [{"path": "/x", "mode": "async", "require_key": True}]
+        routes = [{"path": "/x", "mode": "async", "on_missing_key": "reject"}]
         async with served("http://127.0.0.1:1", cache=url, namespace="payments", routes=routes) as (client, _):
             accepted = await pay(client, Cookie="secret-cookie", Proxy_Authorization="secret-proxy")
             assert accepted.status_code == 202
@@ -158,3 +165,63 @@ async def test_without_cors_origins_the_gateway_adds_nothing() -> None:
             problem = await client.post("/x", headers={"Idempotency-Key": '"', "Origin": "https://one.example"})
             assert problem.status_code == 400
             assert "access-control-allow-origin" not in problem.headers
+
+
+# -- what the page says to set, and what is without it ------------------------------------------------------------------
+
+PAGE = (Path(__file__).parents[2] / "docs/security.md").read_text("utf-8")
+
+
+def advised(kind: str, word: str) -> str:
+    (found,) = [block for language, block in BLOCK.findall(PAGE) if language == kind and word in block]
+    return str(found)
+
+
+async def test_callers_by_an_api_key_share_no_answer_once_the_scope_has_it() -> None:
+    advice = tomllib.loads(advised("toml", "X-Api-Key"))
+    for settings, executed, without in ((None, 1, 200), (advice["idempotency"], 2, 401)):
+        given: dict[str, Any] = {} if settings is None else {"idempotency": settings}
+        async with Upstream(answering(OK)) as upstream, served(upstream.url, **given) as (client, _):
+            for name in ("alice", "bob"):
+                await client.post("/x", headers={"Idempotency-Key": KEY, "X-Api-Key": name}, content=COMMAND)
+            assert upstream.arrivals == executed
+            bare = await client.post("/x", headers={"Idempotency-Key": KEY}, content=COMMAND)
+            assert bare.status_code == without
+
+
+async def test_a_retry_with_a_refreshed_token_is_a_replay_once_the_scope_is_its_claims(tmp_path: Path) -> None:
+    advice = tomllib.loads(advised("toml", "[jwt]"))
+    issuer = Issuer()
+    (tmp_path / "jwks.json").write_bytes(issuer.jwks())
+    by_claims = {"idempotency": advice["idempotency"], "jwt": advice["jwt"] | {"jwks": str(tmp_path / "jwks.json")}}
+    for given, executed in (({}, 2), (by_claims, 1)):
+        async with Upstream(answering(OK)) as upstream, served(upstream.url, **given) as (client, _):
+            for number in range(2):  # another token each time, of one bearer
+                assert (await pay(client, Authorization=f"Bearer {issuer.token(jti=str(number))}")).status_code == 200
+            assert upstream.arrivals == executed
+            if given:
+                other = await pay(client, Authorization=f"Bearer {issuer.token(aud='another service')}")
+                assert (other.status_code, other.json()["code"]) == (401, "caller-invalid")
+
+
+@pytest.mark.parametrize(
+    ("word", "right", "wrong"),
+    [("without_secrets", ", redact=without_secrets", ""), ("def logged_in(", ", caller=logged_in", "")],
+)
+def test_the_page_s_app_without_what_it_recommends_shows_the_fault(
+    tmp_path: Path, word: str, right: str, wrong: str
+) -> None:
+    program = advised("python", word)
+    assert right in program
+    for text, code in ((program, 0), (program.replace(right, wrong), 1)):
+        done = template.run("-c", text, preloaded=("oncegate", "fastapi.testclient"), cwd=tmp_path)
+        assert done.returncode == code, done.stderr
+    assert re.search(r"AssertionError|KeyError", done.stderr)
+
+
+def test_every_block_of_the_page_is_followed() -> None:
+    words = ("X-Api-Key", "[jwt]", "without_secrets", "def logged_in(")
+    for language, block in BLOCK.findall(PAGE):
+        if language:
+            assert any(word in block for word in words), block
+    assert all(word in re.sub(r"\s+", " ", PAGE) for word in words)

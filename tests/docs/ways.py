@@ -18,7 +18,6 @@ from typing import Any
 from unittest.mock import patch
 from uuid import uuid4
 
-from oncegate.app.commands.executor import CommandContext
 from oncegate.app.commands.handler import Handler
 from oncegate.app.factory import create_cache
 from oncegate.app.processes import STOPPING
@@ -27,6 +26,7 @@ from oncegate.app.work import _work
 from oncegate.cache.redis.store import RedisCache
 from oncegate.cache.redis.streams import memory
 from oncegate.cache.redis.streams.stream import stream_key
+from oncegate.middleware.consumers.command_context import CommandContext
 from testing.servers import RedisServer
 from testing.upstreams import OK, Upstream, answering
 from testing.waiting import until
@@ -35,7 +35,7 @@ from tests.app.fast_path import Talk, gateway_at, keyed, request
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "architecture.md"
 _OURS = tuple(f"{ROOT / folder}/" for folder in ("app", "middleware", "cache"))
-LATER = {"path": "/later", "mode": "async", "require_key": True}
+LATER = {"path": "/later", "mode": "async", "on_missing_key": "reject"}
 
 
 @contextmanager

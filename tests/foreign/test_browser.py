@@ -185,7 +185,7 @@ def test_with_cors_a_script_follows_its_command(
         ledger.url,
         redis_server.url,
         cors={"origins": list(site.origins)},
-        routes=[{"path": "/commands", "mode": "async", "require_key": True, "stream": stream}],
+        routes=[{"path": "/commands", "mode": "async", "on_missing_key": "reject", "stream": stream}],
     ).ready()
     first, _ = site.origins
     allow(ledger, first)

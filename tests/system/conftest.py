@@ -24,8 +24,8 @@ ROUTES: list[dict[str, Any]] = [
     {"path": "/retry-unknown/*", "on_unknown": "retry"},
     {"path": "/replay-errors/*", "on_error": "replay"},
     {"path": "/impatient/*", "response_timeout": 0.5},
-    {"path": "/small/*", "max_request_body": 1000, "max_response_body": 1000},
-    {"path": "/streams/*", "max_response_body": 100_000},
+    {"path": "/small/*", "max_request_body": 1000, "max_result": 1000},
+    {"path": "/streams/*", "max_result": 100_000},
 ]
 UNHURRIED = 10.0
 """A cache time-out of the shared gateways that only a dead Redis exceeds, and a third of their lease."""

@@ -11,7 +11,7 @@ from contextlib import suppress
 import httpx
 import pytest
 
-from oncegate.app.telemetry.metrics import FROM_THE_START
+from oncegate.prometheus.families import FROM_THE_START
 from testing.caller import Caller, fresh_key, slug, until_answer
 from testing.gateway import Gateway
 from testing.ledger import Ledger, Reply

@@ -88,7 +88,7 @@ requests = st.builds(
 def gateways(start_for_module: Start, ledger: Ledger, redis_server: RedisServer) -> list[Gateway]:
     rules = {"max_wait": 0, "response_timeout": 20}
     shared = start_for_module(ledger.url, redis_server.url, namespace=NAMESPACE, cache_timeout=10, idempotency=rules)
-    as_json = start_for_module(ledger.url, idempotency={**rules, "fingerprint": "json", "generate_key": True})
+    as_json = start_for_module(ledger.url, idempotency={**rules, "fingerprint": "json", "on_missing_key": "generate"})
     return [shared.ready(), as_json.ready()]
 
 

@@ -26,13 +26,13 @@ from tests.system.conftest import UNHURRIED, Start
 from tests.system.proxy import LossyProxy
 
 ROUTES: list[dict[str, Any]] = [
-    {"path": "/reports", "mode": "async", "require_key": True},
+    {"path": "/reports", "mode": "async", "on_missing_key": "reject"},
     {"path": "/payments", "mode": "either"},
 ]
-ROUTES += [{"path": "/orders/*", "mode": "async", "require_key": True, "aggregate": "path", "stream": "orders"}]
+ROUTES += [{"path": "/orders/*", "mode": "async", "on_missing_key": "reject", "aggregate": "path", "stream": "orders"}]
 RETENTION = 1000
 """Seconds that the record of a dead gateway's attempt reads unknown."""
-RULES = {"lease": 300, "unknown_ttl": RETENTION, "on_unknown": "refuse"}
+RULES = {"lease": 300, "ttl": RETENTION, "on_unknown": "refuse"}
 
 
 @pytest.fixture
@@ -208,7 +208,7 @@ async def test_a_redis_that_hangs_and_comes_back_loses_no_command(
 async def test_under_kills_every_202_has_its_command_in_the_stream(
     start: Start, tcp_redis: RedisServer, ledger: Ledger, caller: Caller, namespace: str
 ) -> None:
-    rules = {"lease": 3, "unknown_ttl": RETENTION}
+    rules = {"lease": 3, "ttl": RETENTION}
     gateways = [begin(start, ledger, tcp_redis.url, namespace, cache_timeout=1, idempotency=rules) for _ in range(3)]
     for gateway in gateways:
         gateway.ready()

@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from oncegate import NotProcessed, NotRetryable, OutcomeUnknown
-from oncegate.app.commands.executor import CommandContext
+from oncegate.middleware.consumers.command_context import CommandContext
 from oncegate.middleware.consumers.handling import current
 
 _effects = -1

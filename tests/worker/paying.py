@@ -6,7 +6,7 @@ from typing import Any
 from sqlalchemy import NullPool, text
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 
-from oncegate.app.commands.executor import CommandContext
+from oncegate.middleware.consumers.command_context import CommandContext
 from oncegate.sql import Inbox
 
 sessions = async_sessionmaker(create_async_engine(os.environ["PAYMENTS"], poolclass=NullPool))

@@ -119,12 +119,17 @@ class Shop:
         constants: dict[str, float] | None = None,
         forward: str = "",
         settings: dict[str, Any] | None = None,
+        retry_base: float = 0.05,
+        retry_cap: float = 300.0,
         **worker: Any,
     ) -> WorkerProcess:
-        """Start a worker. ``worker`` are settings of its table, ``settings`` others; ``constants`` are of modules in app/."""
+        """Start a worker. ``worker`` are settings of its table, ``settings`` others; ``constants`` are of modules in app/, and
+        ``retry_base`` and ``retry_cap`` two of them.
+        """
+        pauses = {"work.RETRY_BASE": retry_base, "work.RETRY_CAP": retry_cap}
         executor = {"forward": forward} if forward else {"handler": f"tests.worker.handlers:{handler}"}
-        tables = {f"worker__{name}": value for name, value in {"retry_base": 0.05, **executor, **worker}.items()}
-        others = {"DIES_AT": dies_at, "CONSTANTS": json.dumps(constants or {})}
+        tables = {f"worker__{name}": value for name, value in {**executor, **worker}.items()}
+        others = {"DIES_AT": dies_at, "CONSTANTS": json.dumps(pauses | (constants or {}))}
         return self._start("worker", tables | (settings or {}), others)
 
     def work(self, handler: str = "book", **options: Any) -> WorkerProcess:

@@ -68,7 +68,7 @@ def flattened(value: Any) -> list[bytes]:
 
 async def run(shop: Shop, on: dict[str, Any]) -> tuple[bytes, str]:
     """All entry points at work, with ``on`` in force: what was in Redis, before the worker and at the end, and its log."""
-    routes = [{"path": "/bookings", "mode": "async", "require_key": True}]
+    routes = [{"path": "/bookings", "mode": "async", "on_missing_key": "reject"}]
     where: dict[str, Any] = {"cache": shop.url, "namespace": shop.namespace, "cache_timeout": 10}
     async with Upstream(answering(OK)) as upstream, served(upstream.url, **where, routes=routes, **on) as (client, _):
         for key in (PAID, PAID, FAILED, BOOKED):

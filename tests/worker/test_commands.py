@@ -13,6 +13,7 @@ from testing.waiting import wait_until
 from tests.worker.shop import Shop, at_gate
 
 SECRET = "secret-of-alice"
+LETTERS = "work.MAX_DEAD_LETTERS"
 
 
 def oncegate(shop: Shop, *arguments: str, code: int = 0) -> str:
@@ -78,7 +79,7 @@ def test_of_too_many_dead_letters_the_oldest_go_and_it_is_told(shop: Shop) -> No
     """With the letter that makes it necessary: at no moment are there more."""
     for number in range(5):
         shop.submit(f"k{number}", {"do": "reject"})
-    worker = shop.work(max_dead_letters=3, concurrency=1)
+    worker = shop.work(constants={LETTERS: 3}, concurrency=1)
     assert [letter["key"] for letter in shop.letters()] == ["k2", "k3", "k4"]
     assert worker.text().count("1 dead letters of stream commands were too many or too old, and are gone") == 2
     assert as_json(shop, "list")["counts"] == {"unread": 0, "pending": 0, "dead": 3, "trimmed": 2}
@@ -102,7 +103,7 @@ def test_a_limit_that_was_lowered_takes_letters_out_in_pieces(shop: Shop) -> Non
     for number in range(2500):
         pipe.xadd(shop.dead, {"key": f"k{number}"})
     pipe.execute()
-    worker = shop.start(max_dead_letters=10, constants={"commands.worker.SWEEP_SECONDS": 0.05})
+    worker = shop.start(constants={LETTERS: 10, "commands.worker.SWEEP_SECONDS": 0.05})
     worker.logs("490 dead letters of stream commands")
     assert worker.text().count("1000 dead letters of stream commands") == 2
     assert [letter["key"] for letter in shop.letters()] == [f"k{number}" for number in range(2490, 2500)]
@@ -113,9 +114,9 @@ def test_of_several_consumers_limits_the_smallest_counts(shop: Shop) -> None:
         shop.redis.xgroup_create(shop.stream, group, id="0", mkstream=True)
     for number in range(3):
         shop.submit(f"k{number}", {"do": "reject"})
-    shop.work(max_dead_letters=10)
+    shop.work(constants={LETTERS: 10})
     assert len(shop.letters()) == 3
-    shop.start(consumer="another", max_dead_letters=2, concurrency=1)
+    shop.start(consumer="another", constants={LETTERS: 2}, concurrency=1)
     shop.done("another")
     assert [letter["dead.consumer"] for letter in shop.letters()] == ["another", "another"]
 
@@ -124,7 +125,7 @@ def test_what_is_retried_is_not_lost_to_trimming(shop: Shop) -> None:
     """It is in the stream by then, and nobody trims what a group needs; should it die again, its letter is the newest."""
     shop.gate.touch()
     shop.submit("k", at_gate(shop, then="reject"))
-    shop.work(max_dead_letters=1)
+    shop.work(constants={LETTERS: 1})
     (letter,) = as_json(shop, "list")["dead_letters"]
     shop.gate.unlink()
     oncegate(shop, "retry", letter["id"])

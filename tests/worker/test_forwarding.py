@@ -299,7 +299,7 @@ def test_a_success_that_its_gateway_tells_of_without_its_body_is_one(shop: Shop,
     """The first answer was lost on the way; the gateway's record has no body, so the retry gets 409 ``duplicate``."""
     key = f"{shop.namespace}-omitted"
     service.answer(key, Reply(201, (("x-receipt", "7"),), b"x" * 5000))
-    _, url = shop.serve([], upstream=service.url, settings={"idempotency__max_response_body": 1000})
+    _, url = shop.serve([], upstream=service.url, settings={"idempotency__max_result": 1000})
     shop.submit(key)
     shop.start(forward=url, dies_at="before-complete").dies()
     shop.work(forward=url)
@@ -313,7 +313,7 @@ def test_an_answer_that_is_too_large_is_a_success_without_its_body(shop: Shop, s
     key = f"{shop.namespace}-large"
     service.answer(key, Reply(200, body=b"x" * 300_000))
     shop.submit(key)
-    shop.work(forward=service.url, settings={"idempotency__max_response_body": 1000})
+    shop.work(forward=service.url, settings={"idempotency__max_result": 1000})
     response = shop.response(key)
     assert (shop.state(key), response.status, response.body) == ("succeeded", 200, None)
 

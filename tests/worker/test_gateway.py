@@ -13,7 +13,7 @@ from oncegate.cache.record import State
 from testing.waiting import wait_until
 from tests.worker.shop import DEADLINE, Shop
 
-ROUTES = [{"path": "/bookings", "mode": "async", "require_key": True}]
+ROUTES = [{"path": "/bookings", "mode": "async", "on_missing_key": "reject"}]
 
 
 def post(url: str, key: str, **fields: str) -> httpx.Response:

@@ -22,8 +22,12 @@ def database(folder: Path) -> Engine:
 
 
 def start(shop: Shop, folder: Path, handler: str = "tests.worker.paying:pay", **settings: float) -> WorkerProcess:
-    given = {"worker__handler": handler, "worker__retry_base": 0.05} | settings
-    others = {"DIES_AT": "", "CONSTANTS": "{}", "PAYMENTS": f"sqlite+aiosqlite:///{folder}/shop.db"}
+    given = {"worker__handler": handler} | settings
+    others = {
+        "DIES_AT": "",
+        "CONSTANTS": '{"work.RETRY_BASE": 0.05}',
+        "PAYMENTS": f"sqlite+aiosqlite:///{folder}/shop.db",
+    }
     return shop._start("worker", given, others)
 
 

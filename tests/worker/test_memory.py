@@ -18,7 +18,7 @@ from testing.servers import RedisServer
 from testing.waiting import wait_until
 from tests.worker.shop import DEADLINE, Shop
 
-ROUTES = [{"path": "/bookings", "mode": "async", "require_key": True}]
+ROUTES = [{"path": "/bookings", "mode": "async", "on_missing_key": "reject"}]
 PADDING = "x" * 10_000
 
 

@@ -18,7 +18,7 @@ from oncegate import (
     OutcomeUnknown,
     Subscription,
 )
-from oncegate.app.commands.executor import CommandContext, Confirm, Executor
+from oncegate.app.commands.executor import Confirm, Executor
 from oncegate.app.commands.handler import Handler
 from oncegate.app.commands.processing import Processing
 from oncegate.app.commands.submission_life import SubmissionLife
@@ -26,6 +26,7 @@ from oncegate.cache.backoff import Backoff
 from oncegate.cache.memory.store import MemoryCache
 from oncegate.cache.record import State, StoredResponse
 from oncegate.cache.redis.streams.stream import Command
+from oncegate.middleware.consumers.command_context import CommandContext
 from oncegate.middleware.consumers.delivery import Delivery, SubscriptionSettings
 from oncegate.middleware.rules.key import caller_scope, execution_key, record_key
 from testing.asgi_client import Client
@@ -102,14 +103,14 @@ async def _processed(raises: Raise, cache: MemoryCache) -> str:
 
 
 async def _subscribed(raises: Raise, cache: MemoryCache) -> str:
-    subscription = Subscription("ledger", cache=cache, settings=SubscriptionSettings(timeout=TIMEOUT))
+    subscription = Subscription("ledger", cache=cache, settings=SubscriptionSettings(attempt_timeout=TIMEOUT))
     with suppress(SystemExit):
         await subscription.execute(Delivery("k", b"{}"), raises, {})
     return execution_key(record_key("default", "k", None), "ledger")
 
 
 async def _in_a_loop(raises: Raise, cache: MemoryCache) -> str:
-    subscription = Subscription("ledger", cache=cache, settings=SubscriptionSettings(timeout=TIMEOUT))
+    subscription = Subscription("ledger", cache=cache, settings=SubscriptionSettings(attempt_timeout=TIMEOUT))
     with suppress(BaseException):
         async for attempt in subscription.once(Delivery("k", b"{}")):
             async with attempt:
@@ -146,7 +147,7 @@ async def _worked(raises: Raise, cache: MemoryCache) -> str:
 async def _executed(executor: Executor, cache: MemoryCache) -> str:
     pauses = Backoff(1.0, 1.0)
     processing = Processing(
-        Subscription("ledger", cache=cache, settings=SubscriptionSettings(timeout=TIMEOUT)),
+        Subscription("ledger", cache=cache, settings=SubscriptionSettings(attempt_timeout=TIMEOUT)),
         executor,
         pauses,
         recheck=pauses,

@@ -38,7 +38,7 @@ SHOW_HELP = """Show which consumers have processed a message, and when.
 One line for each consumer: when the marker was written, by the database's clock, whether a result is kept, and the
 digest of the payload that it was written for. No line, and exit code 1: nobody has processed it, or it was rolled
 back, or it is forgotten. Of a command that came through the gateway take the id: its caller is a digest of headers.
-Where the consumer has a secret, a key is found by the same one: ONCEGATE_SECRET, ONCEGATE_SECRETS, or those of --config.
+Where the consumer has a secret, a key is found by the same one: ONCEGATE_SECRET, or that of --config.
 """
 STATS_HELP = """Show how large the inbox is: rows, the oldest one, rows by consumer.
 

@@ -14,9 +14,9 @@ from oncegate.app.processes import ignore_signals, stop_by_signals
 from oncegate.app.server.pages import Pages
 from oncegate.app.settings.gateway import redact
 from oncegate.app.telemetry import logs
-from oncegate.app.telemetry.relay_metrics import RelayMetrics
 from oncegate.app.work import loop_factory
 from oncegate.cache.redis.url import REDIS_SCHEMES
+from oncegate.prometheus import RelayMetrics
 from oncegate.sql.database.access import NotDone, connected
 from oncegate.sql.database.errors import is_of_database
 from oncegate.sql.outbox.publishing import Publish, RedisStreams, by_broker

@@ -14,6 +14,7 @@ from oncegate import __version__
 from oncegate.app.operators.pages.models import Accepted, OperationProblem, Problem
 from oncegate.app.operators.pages.operations import FOR_OPERATORS
 from oncegate.middleware.outcome.problems import KINDS
+from oncegate.middleware.rules.added_headers import ADDED_HEADERS, header_object
 
 Description = dict[str, Any]
 
@@ -52,29 +53,15 @@ _ON_ALL = {
 _REQUIRED = {"required": True}
 
 
-def _text(description: str, **schema: Any) -> Description:
-    return {"description": description, "schema": {"type": "string", **schema}}
-
-
 def _on_request(name: str, description: str, schema: Description) -> Description:
     return {"name": name, "in": "header", "description": description, "schema": schema}
 
 
+_ON_PROBLEMS = ("Link", "Retry-After", "WWW-Authenticate")
+"""Headers of problems alone: on each that refers to one it is there."""
 _HEADERS = {
-    "Link": _text("Leads to the documentation of problems.", pattern='^<[^>]+>; rel="describedby"; type="text/html"$')
-    | _REQUIRED,
-    "RetryAfter": _text("Seconds until the same request is worth another try.", type="integer", minimum=0) | _REQUIRED,
-    "IdempotencyKey": _text("The key, as it was sent; not on key-invalid, key-missing and what has no key."),
-    "IdempotentReplayed": _text("On a response that another request's attempt produced, and only there.", const="true"),
-    "CacheStatus": _text(
-        "RFC 9211; whether this is a replay and for how many seconds more.",
-        pattern="^oncegate; (hit; ttl=[0-9]+|fwd=miss(; stored)?|fwd=bypass)$",
-    ),
-    "PreferenceApplied": _text(
-        "respond-async where a command was accepted as it was asked for, and where a wait took place, the seconds that were "
-        "allowed for it.",
-        pattern="^(respond-async|(respond-async, )?wait=[0-9]+)$",
-    ),
+    each.name.replace("-", ""): header_object(each.name) | (_REQUIRED if each.name in _ON_PROBLEMS else {})
+    for each in ADDED_HEADERS
 }
 _PARAMETERS = {
     "IdempotencyKey": _on_request(
@@ -100,41 +87,8 @@ _PARAMETERS = {
         {"type": "integer", "minimum": 0},
     ),
 }
-_PROBLEMS = {
-    "key-missing": "The route requires a key and the request has none.",
-    "key-invalid": "The key is empty, too long, malformed, given twice, or differs between the header and an alias.",
-    "aggregate-invalid": "The route numbers its commands by aggregate, and the request doesn't say which one it is about.",
-    "version-invalid": "What says which version is expected is malformed, or there is more than one such field.",
-    "caller-missing": "The route needs to know its caller and none of the scope's headers is there.",
-    "caller-invalid": "The token that names the caller is expired, forged, malformed, or somebody else's.",
-    "request-timeout": "The body did not arrive in time. Nothing was executed.",
-    "key-reused": "The key was used for another method, path, query or payload.",
-    "in-flight": "The first request with this key is still being executed.",
-    "duplicate": "An error was asked for in place of a replay, or the result is too large to be replayed.",
-    "outcome-unknown": "An earlier attempt may or may not have been executed, and the policy is not to try again.",
-    "version-conflict": "The aggregate has another version than Expected-Version says. Nothing was accepted.",
-    "precondition-failed": "The aggregate has another version than If-Match or If-None-Match says. Nothing was accepted.",
-    "too-many-keys": "The caller has as many attempts running, or has used as many new keys, as it may. Nothing was claimed.",
-    "payload-too-large": "The body is over max_request_body.",
-    "precondition-required": "The route requires the version that is expected.",
-    "record-unreadable": "The record is damaged, or of a newer version.",
-    "upgrade-unsupported": "Upgrade (WebSocket) is not forwarded.",
-    "upstream-unreachable": "No connection: nothing was sent, and the key is free.",
-    "upstream-failed": "The connection broke after the request was sent. retryable is true where on_unknown is retry.",
-    "cache-unavailable": "The record cache can't be reached. Nothing was forwarded.",
-    "caller-unverifiable": "The keys that the caller's token is verified with can't be had. Nothing was claimed.",
-    "overloaded": "Too many attempts are in flight. Nothing was claimed.",
-    "upstream-timeout": "No response in time; the attempt goes on. retryable is false for what was not enforced and is not "
-    "idempotent.",
-}
-_SOMETIMES_RETRYABLE = frozenset({"upstream-failed", "upstream-timeout"})
-_CHALLENGE = (
-    _text(
-        "The scope's headers, one challenge each (RFC 9110 section 11.6.1), and Bearer (RFC 6750) for a token; any will do.",
-        pattern='^(Bearer (realm|error)="[^"]+"|Header name="[^"]+")(, Header name="[^"]+")*$',
-    )
-    | _REQUIRED
-)
+_OF_APPS = {"caller-failed"}
+"""Of apps that name their callers themselves."""
 
 
 def operation_id(route: APIRoute) -> str:
@@ -167,7 +121,7 @@ def complete(generated: Description) -> Description:
             "schemas": dict(sorted(schemas.items())),
             "headers": _HEADERS,
             "parameters": _PARAMETERS,
-            "responses": {slug: _problem(slug, text) for slug, text in _PROBLEMS.items()},
+            "responses": {slug: _problem(slug) for slug in KINDS if slug not in _OF_APPS},
         },
     }
     _tidy(whole["paths"])
@@ -189,9 +143,11 @@ def _complete_operation(operation: Description, *, with_token: bool) -> None:
     operation["responses"] = dict(sorted(responses.items()))
 
 
-def _problem(slug: str, description: str) -> Description:
+def _problem(slug: str) -> Description:
     kind = KINDS[slug]
-    headers: Description = {"WWW-Authenticate": _CHALLENGE} if slug == "caller-missing" else {}
+    headers: Description = (
+        {"WWW-Authenticate": {"$ref": _REF + "headers/WWWAuthenticate"}} if kind.status == 401 else {}
+    )
     headers["Link"] = {"$ref": _REF + "headers/Link"}
     if kind.retry_after:
         headers["Retry-After"] = {"$ref": _REF + "headers/RetryAfter"}
@@ -200,10 +156,14 @@ def _problem(slug: str, description: str) -> Description:
         "status": {"const": kind.status},
         "title": {"const": kind.title},
         "error": {"properties": {"type": {"const": kind.error_type}, "code": {"const": slug}}},
-        "retryable": {"type": "boolean"} if slug in _SOMETIMES_RETRYABLE else {"const": kind.retryable},
+        "retryable": {"type": "boolean"} if kind.unless else {"const": kind.retryable},
     }
     schema = {"allOf": [{"$ref": _REF + "schemas/Problem"}, {"properties": members}]}
-    return {"description": description, "headers": headers, "content": {"application/problem+json": {"schema": schema}}}
+    return {
+        "description": kind.meaning,
+        "headers": headers,
+        "content": {"application/problem+json": {"schema": schema}},
+    }
 
 
 def _schema_name(name: str) -> str:

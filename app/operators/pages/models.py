@@ -13,6 +13,7 @@ from oncegate.app.operators.audit import MOST_REASON, REASON
 from oncegate.app.operators.records import MOST_SECONDS
 from oncegate.cache.redis.streams.entry_id import ENTRY_ID
 from oncegate.middleware.rules.key import RECORD_ID
+from oncegate.middleware.rules.settings import Comparison, Mode, OnError, OnMismatch, OnUnknown
 
 State = Literal["in-flight", "succeeded", "failed", "unknown"]
 PATTERN: dict[str, Any] = {"pattern": f"^{RECORD_ID.pattern}$"}
@@ -72,7 +73,7 @@ class ScopeRules(_Sent):
 
 class FingerprintRules(_Sent):
     parts: tuple[Literal["method"], Literal["path"], Literal["query"], Literal["body"]]
-    body: Literal["raw", "json"]
+    body: Comparison
 
 
 _Seconds = Annotated[float, Field(gt=0)]
@@ -99,9 +100,7 @@ class Statuses(_Sent):
 class RoutePolicy(_Sent):
     path: str = Field(description="* stands for any run of characters")
     methods: Annotated[list[str], Field(min_length=1)]
-    mode: Literal["sync", "async", "either"] = Field(
-        description="Whether a request is executed at once or accepted to be processed later"
-    )
+    mode: Mode = Field(description="Whether a request is executed at once or accepted to be processed later")
     header: str
     aliases: list[str]
     required: bool
@@ -110,9 +109,9 @@ class RoutePolicy(_Sent):
     fingerprint: FingerprintRules
     expiry: Expiry
     statuses: Statuses
-    on_error: Literal["retry", "replay"]
-    on_unknown: Literal["refuse", "retry"]
-    on_mismatch: Literal["error", "warn"]
+    on_error: OnError
+    on_unknown: OnUnknown
+    on_mismatch: OnMismatch
     on_duplicate: Literal["replay", "error"]
     documentation: str
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import orjson
 
 from oncegate.app.operators.readiness import Readiness
-from oncegate.middleware.http.asgi import App, Message, Receive, Scope, Send
+from oncegate.middleware.http.asgi import App, Message, Receive, Scope, Send, respond
 from oncegate.middleware.outcome.responses import date
 
 FOR_OPERATORS = ("records", "dead-letters")
@@ -75,5 +75,4 @@ class Operations:
         status, members = self._readiness.health() if path == "/healthz" else await self._readiness.check()
         body = orjson.dumps(members)
         headers = [(b"content-length", b"%d" % len(body)), (b"content-type", b"application/json")]
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+        await respond(send, status, headers, body)

@@ -14,6 +14,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from oncegate.cache.backoff import Backoff
+from oncegate.cache.seconds import given_seconds
 
 IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
 """Methods that may be sent again unchanged (RFC 9110 section 9.2.2)."""
@@ -35,6 +36,8 @@ class RetryBudget:
     longest_pause: float = 10.0
 
     def __post_init__(self) -> None:
+        for name in ("seconds", "pause", "longest_pause"):
+            object.__setattr__(self, name, *given_seconds(**{name: getattr(self, name)}))  # a timedelta, say
         if self.attempts < 1:
             raise ValueError("attempts counts the first try too: it must be at least 1")
         if not all(math.isfinite(value) and value >= 0 for value in (self.seconds, self.pause, self.longest_pause)):

@@ -159,7 +159,7 @@ class SubscriptionMiddleware:
     def timeout(self) -> float | None:
         """Seconds for the handler. A plain function runs in a thread, which can't be ended: it keeps its lease instead."""
         timed = all(inspect.iscoroutinefunction(inspect.unwrap(handler)) for handler in self._handlers)
-        return self.subscription.settings.timeout if timed else None
+        return self.subscription.settings.attempt_timeout if timed else None
 
     def _by_header(self, message: "StreamMessage[Any]") -> Delivery:
         # AMQP and NATS keep the case of names, HTTP libraries in between don't.

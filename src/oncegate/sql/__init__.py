@@ -36,15 +36,12 @@ from oncegate.sql.outbox.outbox import Added, Outbox
 from oncegate.sql.outbox.relay import Relay
 from oncegate.sql.outbox.sequences import Sequences, VersionConflict
 from oncegate.sql.outbox.sources.outbox_source import OutboxSource
-from oncegate.sql.outbox.sources.source import OutboxBacklog as Backlog
-from oncegate.sql.outbox.sources.source import OutboxMessage, Source
-from oncegate.sql.outbox.sources.source import RefusedMessage as Refusal
+from oncegate.sql.outbox.sources.source import OutboxBacklog, OutboxMessage, RefusedMessage, Source
 from oncegate.sql.outbox.sources.table_source import TableSource
 
 __all__ = [
     "Added",
     "AsyncEntry",
-    "Backlog",
     "CommitUnknown",
     "Decision",
     "Entry",
@@ -56,10 +53,11 @@ __all__ = [
     "InboxUnavailable",
     "KeyReused",
     "Outbox",
+    "OutboxBacklog",
     "OutboxMessage",
     "OutboxMisused",
     "OutboxSource",
-    "Refusal",
+    "RefusedMessage",
     "Relay",
     "SequenceEarly",
     "SequenceForked",

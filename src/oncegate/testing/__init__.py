@@ -1,6 +1,8 @@
-"""The suite of behaviours that every cache passes, for one of your own. It needs pytest, pytest-asyncio: the extra ``testing``.
+"""For tests of your own, by pytest: of an app that enforces keys, and of a cache. The extra ``testing`` brings what it needs.
 
-Derive a test class from `CacheBehaviours`, with a fixture ``store`` that gives a `Store` for each test.
+An app: ``pytest_plugins = ["oncegate.testing.records"]`` in the conftest.py at the top gives the fixture `records`, an
+`AppRecords`.
+A cache: derive a test class from `CacheBehaviours`, with a fixture ``store`` that gives a `Store` for each test.
 """
 
 try:
@@ -11,11 +13,12 @@ except ImportError as missing:  # pragma: no cover
 
 pytest.register_assert_rewrite(*(f"oncegate.testing.{part}" for part in ("claims", "looking", "store")))
 
-from oncegate.testing.claims import Claims  # noqa: E402 - after what has their assertions rewritten
+from oncegate.testing.app_records import AppRecords  # noqa: E402 - after what has its assertions rewritten
+from oncegate.testing.claims import Claims  # noqa: E402 - as above
 from oncegate.testing.looking import Looking  # noqa: E402 - as above
 from oncegate.testing.store import Store  # noqa: E402 - as above
 
-__all__ = ["CacheBehaviours", "Store"]
+__all__ = ["AppRecords", "CacheBehaviours", "Store"]
 
 
 @pytest.mark.asyncio

@@ -48,7 +48,7 @@ def spec(tmp_path: Path) -> Path:
 
 def config(tmp_path: Path, path: str) -> str:
     file = tmp_path / "oncegate.toml"
-    file.write_text(f'upstream = "http://127.0.0.1:9"\n[[routes]]\npath = "{path}"\nrequire_key = true\n')
+    file.write_text(f'upstream = "http://127.0.0.1:9"\n[[routes]]\npath = "{path}"\non_missing_key = "reject"\n')
     return str(file)
 
 

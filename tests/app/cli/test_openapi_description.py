@@ -63,11 +63,11 @@ def test_what_is_added_to_an_upstreams_description_is_the_same_problem() -> None
 
 @pytest.fixture
 async def behind() -> AsyncIterator[tuple[httpx.AsyncClient, Gateway]]:
-    rules = {"max_request_body": 10, "response_timeout": 20, "max_response_body": 3}
+    rules = {"max_request_body": 10, "response_timeout": 20, "max_result": 3}
     routes = [
-        {"path": "/strict", "require_key": True},
+        {"path": "/strict", "on_missing_key": "reject"},
         {"path": "/known", "require_scope": True},
-        {"path": "/whole", "max_response_body": 100},
+        {"path": "/whole", "max_result": 100},
     ]
     async with (
         Upstream(answering(OK, OK, b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nlarge one", OK)) as upstream,

@@ -10,10 +10,11 @@ import pytest
 from pydantic import BaseModel, model_validator
 
 from oncegate import NotRetryable
-from oncegate.app.commands.executor import CommandContext, context_of
+from oncegate.app.commands.executor import context_of
 from oncegate.app.commands.handler import Handler, HandlerError, find_handler
 from oncegate.cache.record import StoredResponse
 from oncegate.cache.redis.streams.stream import Command
+from oncegate.middleware.consumers.command_context import CommandContext
 
 
 class Payment(BaseModel):

@@ -22,10 +22,22 @@ from testing.servers import RedisServer
 from testing.upstreams import Upstream, answering
 
 ROUTES: list[dict[str, Any]] = [
-    {"path": "/orders/*/cancel", "mode": "async", "require_key": True, "aggregate": "path", "require_version": True},
-    {"path": "/orders/*", "mode": "async", "require_key": True, "aggregate": "path"},
-    {"path": "/accounts", "mode": "either", "require_key": True, "aggregate": "header:X-Account", "stream": "accounts"},
-    {"path": "/plain", "mode": "async", "require_key": True},
+    {
+        "path": "/orders/*/cancel",
+        "mode": "async",
+        "on_missing_key": "reject",
+        "aggregate": "path",
+        "require_version": True,
+    },
+    {"path": "/orders/*", "mode": "async", "on_missing_key": "reject", "aggregate": "path"},
+    {
+        "path": "/accounts",
+        "mode": "either",
+        "on_missing_key": "reject",
+        "aggregate": "header:X-Account",
+        "stream": "accounts",
+    },
+    {"path": "/plain", "mode": "async", "on_missing_key": "reject"},
 ]
 ALICE = {"authorization": "Bearer alice"}
 OK = b"HTTP/1.1 201 Created\r\ncontent-length: 2\r\n\r\nok"
@@ -275,7 +287,7 @@ async def test_a_command_that_was_appended_gets_its_own_number_again_whatever_ha
 async def test_a_key_that_is_free_again_after_its_time_gets_another_number(
     redis_server: RedisServer, fast_path: bool
 ) -> None:
-    async with opened(redis_server, fast_path, idempotency={"ttl": 0.2, "unknown_ttl": 900}) as door:
+    async with opened(redis_server, fast_path, idempotency={"ttl": 0.2}) as door:
         first = await door.send("/orders/7", "k")
         async with asyncio.timeout(20):
             while (  # noqa: ASYNC110 - Redis's clock is waited for

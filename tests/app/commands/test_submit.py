@@ -18,7 +18,7 @@ from testing.servers import RedisServer
 from testing.upstreams import Upstream, answering
 
 ROUTES = [
-    {"path": "/reports", "mode": "async", "require_key": True},
+    {"path": "/reports", "mode": "async", "on_missing_key": "reject"},
     {"path": "/payments/*", "mode": "either", "stream": "payments"},
 ]
 CALLER = b"Bearer secret-of-alice"

@@ -21,7 +21,7 @@ from testing.upstreams import OK, Upstream, answering
 TOKEN = "the-operators-token"
 OPERATOR = {"authorization": f"Bearer {TOKEN}"}
 BODY = b'{"id":17,"note":"paid"}'
-LEASE = {"lease": 3600, "unknown_ttl": 86400}
+LEASE = {"lease": 3600}
 FIXED = 42
 
 

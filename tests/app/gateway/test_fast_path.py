@@ -264,7 +264,7 @@ async def test_nothing_that_comes_in_on_the_operators_port_is_forwarded(cache: s
 
 
 async def test_a_first_submission_waits_for_a_sample_of_the_memory_and_its_retry_costs_no_task(redis_url: str) -> None:
-    routes = [{"path": "/later", "mode": "async", "require_key": True}]
+    routes = [{"path": "/later", "mode": "async", "on_missing_key": "reject"}]
     async with Upstream([]) as upstream, gateway_at(upstream.url, redis_url, routes=routes) as (talk, _, _):
         with tasks_made() as made:
             accepted = await talk.exchange(keyed("k", path="/later"))

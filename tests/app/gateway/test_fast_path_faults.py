@@ -1,19 +1,23 @@
-"""What must do no harm on the fast path: an owner that is held up, errors of our own, a cache that is full or silent.
+"""What must do no harm, on the fast path or without it: an owner held up, faults of our own, a cache that is full or silent.
 
-Rules of docs/contract.md: R3.13.
+Rules of docs/contract.md: R3.13, R4.36.
 """
 
 import asyncio
+import json
 import threading
 import time
-from contextlib import AsyncExitStack
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
+from oncegate.app.gateway.gateway import Gateway
 from oncegate.app.upstream.connection import UpstreamConnection
-from oncegate.app.upstream.forward import Forwarder
+from oncegate.app.upstream.response import ResponseReader
 from oncegate.cache.redis.connection.pipe import Bounds
 from oncegate.cache.redis.store import RedisCache
 from oncegate.middleware.admission.observe import Watch
@@ -28,7 +32,8 @@ from tests.app.fast_path import (
     Slow,
     Talk,
     answered,
-    fast_path_of,
+    door_of,
+    forwarder_of,
     gateway_at,
     in_flight_of,
     keyed,
@@ -38,6 +43,24 @@ from tests.app.fast_path import (
 
 # What goes by the fast path is to stay there until the test says otherwise.
 pytestmark = pytest.mark.usefixtures("unhurried")
+
+At = Callable[..., AbstractAsyncContextManager[tuple[Talk, Gateway, int]]]
+
+
+@pytest.fixture(params=[True, False], ids=["fast path", "without"])
+def at(request: pytest.FixtureRequest) -> At:
+    """`gateway_at`, for each of the two ways that a request may go."""
+    return partial(gateway_at, fast_path=request.param)
+
+
+def gateway_failed(answer: bytes) -> dict[str, Any]:
+    """The problem that answers a fault of ours."""
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 500 ")
+    assert b"content-type: application/problem+json" in head
+    problem: dict[str, Any] = json.loads(body)
+    assert (problem["code"], problem["status"]) == ("gateway-failed", 500)
+    return problem
 
 
 async def succeed(url: str, namespace: str, known: set[str]) -> None:
@@ -52,12 +75,12 @@ async def succeed(url: str, namespace: str, known: set[str]) -> None:
     await cache.close()
 
 
-async def test_an_owner_that_was_held_up_does_not_run_beside_its_successor(redis: RedisServer) -> None:
+async def test_an_owner_that_was_held_up_does_not_run_beside_its_successor(at: At, redis: RedisServer) -> None:
     namespace = uuid4().hex
     rules = {"lease": 0.6, "on_unknown": "retry"}
     async with (
         Upstream(answering(CREATED)) as upstream,
-        gateway_at(upstream.url, redis.url, namespace=namespace, cache_timeout=0.2, idempotency=rules) as (
+        at(upstream.url, redis.url, namespace=namespace, cache_timeout=0.2, idempotency=rules) as (
             talk,
             gateway,
             _,
@@ -96,20 +119,23 @@ EACH_KIND = pytest.mark.parametrize(
 @pytest.mark.interpreted
 @EACH_KIND
 async def test_an_error_of_our_own_leaves_nobody_waiting_and_holds_nothing(
-    data: bytes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    at: At, data: bytes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with Upstream(answering(CREATED)) as upstream, gateway_at(upstream.url) as (talk, gateway, port):
+    async with Upstream(answering(CREATED)) as upstream, at(upstream.url) as (talk, gateway, port):
         await talk.exchange(keyed())
-        monkeypatch.setattr(Forwarder, "take_response", failing)
+        monkeypatch.setattr(ResponseReader, "take", failing)
         answer = await talk.exchange(data)
         monkeypatch.undo()
-        assert answer.startswith(b"HTTP/1.1 500 ")
+        problem = gateway_failed(answer)
+        assert problem["retryable"] is data.startswith(b"GET ")
+        assert ("record" in problem) is (b"idempotency-key" in data)
         assert "LookupError" in caplog.text
-        in_flight, pool = in_flight_of(gateway), fast_path_of(gateway)._forwarder.upstream
+        assert "a request failed" in caplog.text
+        in_flight, pool = in_flight_of(gateway), forwarder_of(gateway).upstream
         await until(
             lambda: in_flight.slots.taken == len(in_flight._attempts) == len(pool._open) - pool.idle == 0, "all is free"
         )
-        watches = fast_path_of(gateway)._forwarder._watches
+        watches = forwarder_of(gateway)._watches
         assert watches is None or not watches._set
         async with talking(port) as other:
             again = await other.exchange(data)
@@ -118,18 +144,18 @@ async def test_an_error_of_our_own_leaves_nobody_waiting_and_holds_nothing(
 
 @pytest.mark.interpreted
 async def test_what_fails_while_it_is_sent_is_unknown_and_never_sent_again(
-    redis_url: str, monkeypatch: pytest.MonkeyPatch
+    at: At, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begin = Forwarder.begin
+    send = UpstreamConnection.send
 
-    def sent_and_failed(*call: Any) -> None:
-        begin(*call)
+    def sent_and_failed(*given: Any, **named: Any) -> None:
+        send(*given, **named)
         raise LookupError
 
-    async with Upstream(answering(CREATED)) as upstream, gateway_at(upstream.url, redis_url) as (talk, gateway, port):
+    async with Upstream(answering(CREATED)) as upstream, at(upstream.url, redis_url) as (talk, gateway, port):
         await talk.exchange(keyed())
-        monkeypatch.setattr(Forwarder, "begin", sent_and_failed)
-        assert (await talk.exchange(keyed("k"))).startswith(b"HTTP/1.1 500 ")
+        monkeypatch.setattr(UpstreamConnection, "send", sent_and_failed)
+        assert gateway_failed(await talk.exchange(keyed("k")))["retryable"] is False
         monkeypatch.undo()
         in_flight = in_flight_of(gateway)
         await until(lambda: in_flight.slots.taken == len(in_flight._attempts) == 0, "all is free")
@@ -139,9 +165,9 @@ async def test_what_fails_while_it_is_sent_is_unknown_and_never_sent_again(
 
 
 @EACH_KIND
-async def test_errors_of_who_watches_change_nothing(data: bytes, redis_url: str) -> None:
-    async with Upstream(answering(CREATED)) as upstream, gateway_at(upstream.url, redis_url) as (talk, gateway, _):
-        middleware = fast_path_of(gateway)._door
+async def test_errors_of_who_watches_change_nothing(at: At, data: bytes, redis_url: str) -> None:
+    async with Upstream(answering(CREATED)) as upstream, at(upstream.url, redis_url) as (talk, gateway, _):
+        middleware = door_of(gateway)
         middleware.admissions.in_flight.watch, middleware.admissions.in_flight.is_watched = FAILING(), True
         middleware.observe = failing
         for _ in range(3):
@@ -149,8 +175,8 @@ async def test_errors_of_who_watches_change_nothing(data: bytes, redis_url: str)
         assert middleware.admissions.in_flight.slots.taken == 0
 
 
-async def test_a_memory_that_is_full_takes_no_new_key_and_still_replays() -> None:
-    async with Upstream(answering(CREATED)) as upstream, gateway_at(upstream.url, memory_limit=4000) as (talk, _, _):
+async def test_a_memory_that_is_full_takes_no_new_key_and_still_replays(at: At) -> None:
+    async with Upstream(answering(CREATED)) as upstream, at(upstream.url, memory_limit=4000) as (talk, _, _):
         first = await talk.exchange(keyed("k"))
         while first.startswith(b"HTTP/1.1 201 "):
             first = await talk.exchange(keyed())
@@ -162,11 +188,11 @@ async def test_a_memory_that_is_full_takes_no_new_key_and_still_replays() -> Non
 
 
 @pytest.mark.parametrize("pieces", [False, True])
-async def test_the_last_byte_waits_for_the_record(redis: RedisServer, pieces: bool) -> None:
+async def test_the_last_byte_waits_for_the_record(at: At, redis: RedisServer, pieces: bool) -> None:
     chunked = b"HTTP/1.1 201 Created\r\ntransfer-encoding: chunked\r\n\r\n%b0\r\n\r\n" % (b"2\r\nab\r\n" * 20_000)
     async with (
         Upstream(slow := Slow(chunked if pieces else CREATED)) as upstream,
-        gateway_at(upstream.url, redis.url) as (talk, gateway, port),
+        at(upstream.url, redis.url) as (talk, gateway, port),
     ):
         await talk.exchange(keyed())
         talk.writer.write(keyed("k", path="/slow"))
@@ -195,12 +221,12 @@ async def test_the_last_byte_waits_for_the_record(redis: RedisServer, pieces: bo
 @pytest.mark.interpreted
 @EACH_KIND
 async def test_a_request_that_cannot_be_written_has_an_unknown_outcome(
-    data: bytes, monkeypatch: pytest.MonkeyPatch
+    at: At, data: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def breaking(connection: UpstreamConnection, *_: bytes) -> None:
         connection.fail(OutcomeUnknown("the request could not be written"))  # as where uvloop raises
 
-    async with Upstream(answering(CREATED)) as upstream, gateway_at(upstream.url) as (talk, _, _):
+    async with Upstream(answering(CREATED)) as upstream, at(upstream.url) as (talk, _, _):
         await talk.exchange(keyed())
         monkeypatch.setattr(UpstreamConnection, "write", breaking)
         assert b'"upstream-failed"' in await talk.exchange(data)
@@ -212,12 +238,12 @@ async def test_a_request_that_cannot_be_written_has_an_unknown_outcome(
 @pytest.mark.interpreted
 @EACH_KIND
 async def test_an_error_before_anything_was_decided_is_answered(
-    data: bytes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    at: At, data: bytes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with Upstream(answering(CREATED)) as upstream, gateway_at(upstream.url) as (talk, _, port):
+    async with Upstream(answering(CREATED)) as upstream, at(upstream.url) as (talk, _, port):
         await talk.exchange(keyed())
         monkeypatch.setattr(Policies, "match", failing)
-        assert (await talk.exchange(data)).startswith(b"HTTP/1.1 500 ")
+        gateway_failed(await talk.exchange(data))
         async with talking(port) as other:
             other.writer.write(data + data)  # the second one has no answer: the connection is closed
             assert (await other.reader.read()).count(b"HTTP/1.1 ") == 1
@@ -226,10 +252,10 @@ async def test_an_error_before_anything_was_decided_is_answered(
         assert upstream.arrivals == 1
 
 
-async def test_a_redis_that_does_not_keep_up_takes_no_more_claims(redis: RedisServer) -> None:
+async def test_a_redis_that_does_not_keep_up_takes_no_more_claims(at: At, redis: RedisServer) -> None:
     async with (
         Upstream(answering(CREATED)) as upstream,
-        gateway_at(upstream.url, redis.url) as (talk, gateway, port),
+        at(upstream.url, redis.url) as (talk, gateway, port),
         AsyncExitStack() as stack,
     ):
         await talk.exchange(keyed("k"))

@@ -24,7 +24,7 @@ from tests.app.fast_path import CREATED, Talk, answered, gateway_at, in_flight_o
 from tests.app.gateway.test_fast_path_same import settled
 from tests.cache.inside import session_of, timed
 
-ROUTES = [{"path": "/later", "mode": "async", "require_key": True}, {"path": "/either", "mode": "either"}]
+ROUTES = [{"path": "/later", "mode": "async", "on_missing_key": "reject"}, {"path": "/either", "mode": "either"}]
 REPLAYED = b"idempotent-replayed: true"
 ACCEPTED = b"HTTP/1.1 202 "
 _IDS = re.compile(rb'("position":"|"command":"|/commands/)[^"\r]*')

@@ -15,7 +15,7 @@ import pytest
 from oncegate.app.factory import create_gateway
 from oncegate.app.gateway.gateway import StartRefused
 from oncegate.app.server import connection as inbound
-from oncegate.app.server import lingering
+from oncegate.app.server import connection as server_connection
 from oncegate.app.server import parser as inbound_parser
 from oncegate.app.settings.gateway import GatewaySettings
 from oncegate.app.upstream import outgoing
@@ -151,11 +151,11 @@ async def test_curl_may_offer_http_2(tmp_path: Path) -> None:
         assert not {"upgrade", "http2-settings"} & {name for request in upstream.requests for name, _ in request.fields}
 
 
-async def test_an_unknown_method_is_passed_on() -> None:
+async def test_an_unknown_method_is_refused_and_one_of_webdav_is_passed_on() -> None:
     async with Upstream(answering(OK, OK)) as upstream, served(upstream.url) as (client, _):
-        for method in ("FOO", "VERSION-CONTROL"):
-            assert (await client.request(method, "/", content=b"body")).status_code == 200
-        assert [request.line for request in upstream.requests] == ["FOO / HTTP/1.1", "VERSION-CONTROL / HTTP/1.1"]
+        for method, status in (("FOO", 501), ("VERSION-CONTROL", 501), ("PROPFIND", 200), ("QUERY", 200)):
+            assert (await client.request(method, "/", content=b"body")).status_code == status
+        assert [request.line for request in upstream.requests] == ["PROPFIND / HTTP/1.1", "QUERY / HTTP/1.1"]
 
 
 async def test_an_offer_of_h2c_is_ignored() -> None:
@@ -214,7 +214,7 @@ async def test_a_head_beyond_the_bound_is_refused() -> None:
     ],
 )
 async def test_a_line_without_an_end_is_not_read_for_ever(head: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lingering, "LINGERING_BYTES", inbound_parser.MAX_HEAD_BYTES)
+    monkeypatch.setattr(server_connection, "LINGERING_BYTES", inbound_parser.MAX_HEAD_BYTES)
     async with Upstream(answering(OK)) as upstream, served(upstream.url) as (client, _):
         reader, writer = await asyncio.open_connection("127.0.0.1", client.base_url.port)
         writer.write(head)

@@ -109,7 +109,7 @@ async def test_in_an_app_and_for_operators(redis_url: str, calls: Calls) -> None
 
 
 async def test_in_a_stream(redis_url: str, calls: Calls) -> None:
-    routes = [{"path": "/x", "mode": "async", "require_key": True}]
+    routes = [{"path": "/x", "mode": "async", "on_missing_key": "reject"}]
     where: dict[str, Any] = {"cache": redis_url, "cache_timeout": 10, "namespace": uuid4().hex, "routes": routes}
     async with served("http://127.0.0.1:9", encryption_keys=KEYS, **where) as (client, _):
         for key in ("first", "with Redis's memory known"):

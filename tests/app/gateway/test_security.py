@@ -23,7 +23,7 @@ PATIENCE = 20.0
 
 async def test_no_spelling_of_a_path_slips_past_the_route_that_requires_a_key() -> None:
     """As a servlet container, Node.js or a file system may read it; what has a key goes out exactly as it came."""
-    routes = [{"path": "/payments*", "require_key": True}]
+    routes = [{"path": "/payments*", "on_missing_key": "reject"}]
     spellings = [
         b"/payments",
         b"//payments",

@@ -60,7 +60,7 @@ async def number(talk: Talk, name: bytes) -> int:
 async def gateway_with(behave: Behaviour, **settings: Any) -> AsyncIterator[tuple[Talk, Unread, int]]:
     async with (
         Upstream(behave) as upstream,
-        gateway_at(upstream.url, max_unread=BOUND, idempotency={"max_response_body": 2 * SIZE}, **settings) as (
+        gateway_at(upstream.url, max_unread=BOUND, idempotency={"max_result": 2 * SIZE}, **settings) as (
             honest,
             gateway,
             port,
@@ -113,7 +113,7 @@ async def test_attempts_whose_readers_take_nothing_are_finished_and_recorded() -
 async def test_responses_past_the_cap_count_too() -> None:
     async with (
         Upstream(whole) as upstream,
-        gateway_at(upstream.url, max_unread=BOUND // 10, idempotency={"max_response_body": 1_000_000}) as (
+        gateway_at(upstream.url, max_unread=BOUND // 10, idempotency={"max_result": 1_000_000}) as (
             honest,
             gateway,
             port,

@@ -29,7 +29,7 @@ from tests.app.fast_path import CREATED
 from tests.app.submitted import STATUS, TIMEOUT, TOKEN
 from tests.token_callers import INVALID, SCOPE, VALID, Lines, Scene, comes, rotated, rotated_and_away, scene
 
-ROUTES = [{"path": "/reports", "mode": "async", "require_key": True}]
+ROUTES = [{"path": "/reports", "mode": "async", "on_missing_key": "reject"}]
 
 
 @pytest.fixture

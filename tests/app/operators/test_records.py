@@ -304,7 +304,9 @@ async def test_a_cache_that_is_away_is_503() -> None:
 
 
 async def test_the_policy_is_published() -> None:
-    routes = [{"path": "/payments/*", "methods": ["POST", "PUT"], "require_key": True, "status": {402: "success"}}]
+    routes = [
+        {"path": "/payments/*", "methods": ["POST", "PUT"], "on_missing_key": "reject", "status": {402: "success"}}
+    ]
     async with served(f"http://127.0.0.1:{free_port()}", routes=routes, idempotency={"ttl": 60}) as (client, _):
         policy = (await client.get("/_oncegate/policy")).json()
     first, default = policy["routes"]

@@ -12,14 +12,14 @@ from uuid import uuid4
 
 import pytest
 
-from oncegate.app.server.balance import SLACK, STALE_SECONDS, Balance
+from oncegate.app.server.accept import SLACK, STALE_SECONDS, Balance
 from testing.command_line import PATIENCE, Running, forked
 from testing.servers import free_port
 from testing.waiting import wait_until
 
 PATIENT = """
-from oncegate.app.server import accept, balance
-balance.STALE_SECONDS, accept.PATIENCE = 60.0, 12_000
+from oncegate.app.server import accept
+accept.STALE_SECONDS, accept.PATIENCE = 60.0, 12_000
 """
 """Has workers wait for one that gets no processor for seconds: on a slow machine the others would get its part."""
 Connect = Callable[[ExitStack, int, int], list[socket.socket]]
@@ -163,6 +163,6 @@ def test_who_has_left_or_is_silent_gets_no_part(monkeypatch: pytest.MonkeyPatch)
     balance.enter(1)
     assert balance.room(10, 10) < 10
     later = time.monotonic() + STALE_SECONDS
-    monkeypatch.setattr("oncegate.app.server.balance.monotonic", lambda: later)
+    monkeypatch.setattr("oncegate.app.server.accept.monotonic", lambda: later)
     balance.enter(0)
     assert balance.room(10, 10) > 10

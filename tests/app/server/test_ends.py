@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from oncegate.app.server import connection as inbound
-from oncegate.app.server import lingering
+from oncegate.app.server import connection as server_connection
 from oncegate.app.server.connection import InboundConnection
 from oncegate.middleware.http.asgi import Receive, Scope, Send
 from testing.listening import GET, Heeding, echo, head, piece, serving
@@ -50,7 +50,7 @@ def sent_blocking(port: int, data: bytes, then: bytes = b"") -> bytes:
         (HEAD + KEY + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n" % MANY, 413),
         (HEAD + b"Idempotency-Key:\r\n" + CLOSING + LENGTH, 400),
         (HEAD + b"X Y: z\r\n" + LENGTH, 400),
-        (b"get / HTTP/1.1\r\nHost: a\r\n" + LENGTH, 400),
+        (b"get / HTTP/1.1\r\nHost: a\r\n" + LENGTH, 501),
         (HEAD + b"Transfer-Encoding: chunked\r\n\r\nnonsense\r\n", 400),
         (HEAD + b"X: " + b"x" * 100_000, 431),
         (HEAD + b"Connection: upgrade\r\nUpgrade: websocket\r\n" + LENGTH, 501),
@@ -90,7 +90,7 @@ async def test_a_server_that_stops_waits_for_nobody_who_has_only_begun() -> None
         (connection,) = await begun()
         connection.shutdown()
         assert connection.transport.is_closing()
-        assert not lingering._lingering
+        assert not server_connection._lingering
 
 
 async def begun() -> list[InboundConnection]:
@@ -116,7 +116,7 @@ async def test_a_request_that_has_only_begun_is_no_request_to_be_told_of(monkeyp
 async def test_what_is_taken_of_a_refused_request_is_bounded(
     monkeypatch: pytest.MonkeyPatch, name: str, value: float
 ) -> None:
-    monkeypatch.setattr(lingering, name, value)
+    monkeypatch.setattr(server_connection, name, value)
     async with serving(echo) as (_, writer):
         writer.write(b"nonsense\r\n\r\n")
         with pytest.raises((ConnectionResetError, BrokenPipeError)):
@@ -124,20 +124,20 @@ async def test_what_is_taken_of_a_refused_request_is_bounded(
 
 
 async def test_who_sends_nothing_more_is_waited_for_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lingering, "PAUSE_SECONDS", 0.2)
+    monkeypatch.setattr(server_connection, "PAUSE_SECONDS", 0.2)
     async with serving(echo) as (reader, writer):
         writer.write(b"nonsense\r\n\r\n")
-        assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
-        await until(lambda: not lingering._lingering)
+        assert (await reader.read()).startswith(b"HTTP/1.1 501 ")
+        await until(lambda: not server_connection._lingering)
 
 
 async def test_the_end_of_a_client_ends_the_waiting_at_once() -> None:
     async with serving(echo) as (reader, writer):
         writer.write(b"nonsense\r\n\r\n")
         await reader.read()
-        assert lingering._lingering
+        assert server_connection._lingering
         writer.close()
-        await until(lambda: not lingering._lingering)
+        await until(lambda: not server_connection._lingering)
 
 
 async def test_an_app_hears_that_its_request_is_refused_though_the_client_stays() -> None:

@@ -33,8 +33,8 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("text", "given"),
     [
         ('secret = "${MY_SECRET}"', NEW),
-        ('secrets = ["${MY_SECRET}", "${MY_OLD_SECRET}"]', [NEW, OLD]),
-        ('secrets = ["${MY_SECRET}", "none"]', [NEW, None]),
+        ('secret = ["${MY_SECRET}", "${MY_OLD_SECRET}"]', [NEW, OLD]),
+        ('secret = ["${MY_SECRET}", "none"]', [NEW, None]),
         ("", None),
     ],
 )
@@ -43,7 +43,7 @@ def test_a_file_names_the_variables_that_hold_secrets(file: Path, text: str, giv
     assert load(REQUIRED, str(file)).given_secrets == given
 
 
-@pytest.mark.parametrize("text", [f'secret = "{NEW}"', f'secrets = ["${{MY_SECRET}}", "{OLD}"]'])
+@pytest.mark.parametrize("text", [f'secret = "{NEW}"', f'secret = ["${{MY_SECRET}}", "{OLD}"]'])
 def test_no_secret_stands_in_the_file_itself(file: Path, text: str) -> None:
     file.write_text(text)
     with pytest.raises(ConfigurationError, match="name a variable") as refusal:
@@ -87,20 +87,25 @@ def test_encryption_keys_have_a_file_of_their_own_too(tmp_path: Path, monkeypatc
         load(REQUIRED)
 
 
-@pytest.mark.parametrize(("name", "value"), [("SECRET", "too-short"), ("SECRETS", f'["{NEW}", "{NEW}"]')])
-def test_a_secret_that_can_t_be_used_is_refused_and_not_quoted(
-    monkeypatch: pytest.MonkeyPatch, name: str, value: str
-) -> None:
-    monkeypatch.setenv(f"ONCEGATE_{name}", value)
-    with pytest.raises(ConfigurationError, match="secrets") as refusal:
+@pytest.mark.parametrize("value", ["too-short", f'["{NEW}", "{NEW}"]', f'["{NEW}", "{OLD}"'])
+def test_a_secret_that_can_t_be_used_is_refused_and_not_quoted(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("ONCEGATE_SECRET", value)
+    with pytest.raises(ConfigurationError, match="secret") as refusal:
         load(REQUIRED)
     assert "too-short" not in str(refusal.value)
     assert NEW not in str(refusal.value)
 
 
+@pytest.mark.parametrize("secret", ["7" * 32, '"' + "a" * 40 + '"', "{" + "a" * 40, "null" * 8])
+def test_a_secret_in_the_environment_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch, secret: str) -> None:
+    """(Only what begins with a bracket is a list.)"""
+    monkeypatch.setenv("ONCEGATE_SECRET", secret)
+    assert load(REQUIRED).given_secrets == secret
+
+
 def test_settings_show_no_secret() -> None:
     assert NEW not in repr(GatewaySettings(upstream="http://a", secret=NEW))
-    assert NEW not in repr(GatewaySettings(upstream="http://a", secrets=(NEW, OLD)))
+    assert NEW not in repr(GatewaySettings(upstream="http://a", secret=(NEW, OLD)))
 
 
 async def test_records_are_found_by_key_under_each_secret_in_use(
@@ -109,7 +114,7 @@ async def test_records_are_found_by_key_under_each_secret_in_use(
     caplog.set_level(logging.DEBUG)
     namespace = uuid4().hex
     async with Upstream(answering(OK)) as upstream:
-        steps: list[dict[str, Any]] = [{"secret": OLD}, {"secrets": (NEW, OLD)}, {"secret": NEW}]
+        steps: list[dict[str, Any]] = [{"secret": OLD}, {"secret": (NEW, OLD)}, {"secret": NEW}]
         for given in steps:
             async with served(upstream.url, cache=redis_url, namespace=namespace, **given) as (client, _):
                 await client.post("/x", headers={"Idempotency-Key": "order-7"})
@@ -118,7 +123,7 @@ async def test_records_are_found_by_key_under_each_secret_in_use(
     environment = {"ONCEGATE_NAMESPACE": namespace}
     without = await asyncio.to_thread(partial(invoke, *show, **environment))
     assert without.returncode == 1
-    environment["ONCEGATE_SECRETS"] = f'["{NEW}", "{OLD}"]'
+    environment["ONCEGATE_SECRET"] = f'["{NEW}", "{OLD}"]'
     shown = await asyncio.to_thread(partial(invoke, *show, **environment))
     assert shown.returncode == 0
     assert shown.stdout.count('"state": "succeeded"') == 2

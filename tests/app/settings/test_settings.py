@@ -54,7 +54,6 @@ def test_the_defaults_are_those_of_the_contract() -> None:
             "admin_tokens",
             "secret",
             "secret_file",
-            "secrets",
             "encryption_keys",
             "encryption_keys_file",
         }
@@ -119,7 +118,7 @@ def test_the_file_may_be_named_by_the_environment(tmp_path: Path, monkeypatch: p
 
 
 def test_routes_come_from_the_file_with_their_overrides(tmp_path: Path) -> None:
-    text = 'upstream = "http://file"\n[[routes]]\npath = "/payments/*"\nrequire_key = true\nttl = 9\n'
+    text = 'upstream = "http://file"\n[[routes]]\npath = "/payments/*"\non_missing_key = "reject"\nttl = 9\n'
     route = load({}, toml(tmp_path, text + '[routes.status]\n402 = "success"\n')).routes[0]
     assert route.status == {402: "success"}
     assert route.settings(load(UPSTREAM).idempotency).ttl == 9
@@ -263,11 +262,11 @@ def test_an_asynchronous_route_needs_keys_and_says_so_in_one_line() -> None:
     line = fault({**REDIS, "routes": [{"path": "/x", "mode": "async"}]})
     assert line == (
         'routes.0.mode (command line): "async" takes no command without a key, by which its copies are known; '
-        "set require_key = true or generate_key = true"
+        'set on_missing_key = "reject" or "generate"'
     )
-    routes = [{"path": "/a", "mode": "async", "require_key": True}, {"path": "/b", "mode": "either"}]
+    routes = [{"path": "/a", "mode": "async", "on_missing_key": "reject"}, {"path": "/b", "mode": "either"}]
     assert [route.mode for route in load({**REDIS, "routes": routes}).routes] == ["async", "either"]
-    made = {**REDIS, "idempotency": {"generate_key": True}, "routes": [{"path": "/x", "mode": "async"}]}
+    made = {**REDIS, "idempotency": {"on_missing_key": "generate"}, "routes": [{"path": "/x", "mode": "async"}]}
     assert load(made).routes[0].stream == "commands"
 
 
@@ -300,7 +299,13 @@ def test_no_methods_are_a_route_without_enforcement() -> None:
 
 
 def test_what_is_numbered_is_accepted_and_has_a_place_for_its_id() -> None:
-    accepted = {"path": "/orders/*", "mode": "async", "require_key": True, "aggregate": "path", "require_version": True}
+    accepted = {
+        "path": "/orders/*",
+        "mode": "async",
+        "on_missing_key": "reject",
+        "aggregate": "path",
+        "require_version": True,
+    }
     assert load({**REDIS, "routes": [accepted]}).routes[0].aggregate == "path"
     for wrong, line in (
         ({"mode": "sync"}, 'aggregate needs mode = "async" or "either"'),

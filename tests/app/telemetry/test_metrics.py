@@ -18,12 +18,13 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from oncegate.app.telemetry.metrics import CACHE_BOUNDS, Columns, Histogram, Metrics
+from oncegate.app.telemetry.metrics import Columns, Histogram, Metrics
 from oncegate.app.telemetry.pending_records import SLOTS, PendingRecords
 from oncegate.app.telemetry.shared_numbers import SharedNumbers
 from oncegate.cache.record import State
 from oncegate.middleware.admission.observe import Observation
 from oncegate.prometheus import ConsumerMetrics, RelayMetrics
+from oncegate.prometheus.families import CACHE_BOUNDS
 from testing.served import served
 from testing.servers import RedisServer, free_port
 from testing.upstreams import OK, PATIENCE, Upstream, answering, resetting_after

@@ -74,7 +74,7 @@ async def test_outcome_is_recorded_although_the_record_was_lost_meanwhile(
 async def test_lease_that_could_not_be_renewed_for_a_while_is_renewed_again(
     server: RedisServer, cache: RedisCache
 ) -> None:
-    there = Door(app := Answering(201, held=True), cache, "n", lease=3, unknown_ttl=60)
+    there = Door(app := Answering(201, held=True), cache, "n", lease=3, ttl=60)
     call = there.begin()
     await app.arrivals()
     server.stop()

@@ -35,7 +35,7 @@ def lapsing(there: Door) -> Callable[[Cache], Coroutine[Any, Any, None]]:
 
 
 async def test_request_longer_than_its_lease_keeps_its_lease(door: MakeDoor) -> None:
-    there = door(app := Answering(201, held=True), lease=4, unknown_ttl=60, on_unknown="retry")
+    there = door(app := Answering(201, held=True), lease=4, ttl=60, on_unknown="retry")
     call = there.begin()
     await app.arrivals()
     renewals = 0
@@ -76,7 +76,7 @@ class Confirming:
 
 async def test_confirm_of_an_old_claim_renews_it(door: MakeDoor, elsewhere: Elsewhere) -> None:
     app = Confirming(lambda: elsewhere(lapsing(there)))
-    there = door(app, lease=0.3, unknown_ttl=60)
+    there = door(app, lease=0.3, ttl=60)
     assert (await there.send()).status == 201
     assert app.effects == 1
     assert await there.state() is State.SUCCEEDED
@@ -86,7 +86,7 @@ async def test_confirm_of_a_lost_claim_stops_the_attempt_and_the_request_is_deci
     door: MakeDoor, elsewhere: Elsewhere
 ) -> None:
     app = Confirming(lambda: elsewhere(succeeding(there)))
-    there = door(app, lease=0.3, unknown_ttl=60)
+    there = door(app, lease=0.3, ttl=60)
     answer = await there.send()
     assert answer.code == "in-flight", "its successor is executing"
     assert (app.calls, app.effects) == (1, 0)
@@ -108,7 +108,7 @@ async def test_a_request_that_is_overtaken_again_and_again_is_refused_and_nothin
     door: MakeDoor, elsewhere: Elsewhere
 ) -> None:
     app = Confirming(lambda: elsewhere(passing_by(there)))
-    there = door(app, lease=0.3, unknown_ttl=60, on_unknown="retry")
+    there = door(app, lease=0.3, ttl=60, on_unknown="retry")
     answer = await there.send()
     assert (answer.status, answer.code, answer.problem["retryable"]) == (503, "overloaded", True)
     assert (app.calls, app.effects) == (3, 0)
@@ -128,7 +128,7 @@ async def test_confirm_of_a_lost_claim_counts_whatever_the_app_makes_of_it(
             await send({"type": "http.response.body", "body": b"Internal Server Error"})
             raise
 
-    there = door(catching, lease=0.3, unknown_ttl=60)
+    there = door(catching, lease=0.3, ttl=60)
     assert (await there.send()).code == "in-flight"
     assert (inner.calls, inner.effects) == (1, 0)
 
@@ -138,13 +138,13 @@ async def test_confirm_of_a_lost_claim_is_a_replay_where_the_successor_is_done(
 ) -> None:
     async def succeed(cache: Cache) -> None:
         app = Answering(201, body=b"the successor's")
-        other = Door(app, cache, there.namespace, on_unknown="retry", unknown_ttl=60)
+        other = Door(app, cache, there.namespace, on_unknown="retry", ttl=60)
         await other.becomes(State.UNKNOWN)
         assert (await other.send()).body == b"the successor's"
         assert app.lines("idempotency-attempt") == ["2"]
 
     app = Confirming(lambda: elsewhere(succeed))
-    there = door(app, lease=0.3, unknown_ttl=60)
+    there = door(app, lease=0.3, ttl=60)
     answer = await there.send()
     assert (answer.status, answer.body, answer.replayed) == (201, b"the successor's", True)
     assert (app.calls, app.effects) == (1, 0)
@@ -160,7 +160,7 @@ async def test_late_completion_after_a_takeover_is_refused(
         await send({"type": "http.response.start", "status": 201, "headers": []})
         await send({"type": "http.response.body", "body": b"late"})
 
-    there = door(app, lease=0.3, unknown_ttl=60)
+    there = door(app, lease=0.3, ttl=60)
     assert (await there.send()).body == b"late"
     record = await there.record()
     assert (record.state, record.token, record.attempt) == (State.IN_FLIGHT, SUCCESSOR, 2)
@@ -176,6 +176,6 @@ async def test_late_outcome_without_a_takeover_is_recorded(door: MakeDoor, elsew
         await send({"type": "http.response.start", "status": status, "headers": []})
         await send({"type": "http.response.body", "body": b"late"})
 
-    there = door(app, lease=0.1, unknown_ttl=60)
+    there = door(app, lease=0.1, ttl=60)
     assert (await there.send()).status == status
     assert await there.state() is (State.SUCCEEDED if status == 201 else State.ABSENT)

@@ -25,7 +25,7 @@ async def kept(there: Door, state: State, seconds: float) -> Record:
 
 
 async def test_in_flight_is_kept_for_its_lease_and_then_reads_unknown(door: MakeDoor) -> None:
-    there = door(app := Answering(201, held=True), lease=1000, unknown_ttl=5000)
+    there = door(app := Answering(201, held=True), lease=1000, ttl=5000)
     first = there.begin()
     await app.arrivals()
     await kept(there, State.IN_FLIGHT, 6000)
@@ -104,16 +104,16 @@ async def test_failed_with_raise_on_duplicate_is_replayed_as_the_error_it_is(doo
     assert (await there.send()).status == 500
 
 
-async def test_unknown_with_on_unknown_refuse_blocks_for_unknown_ttl(door: MakeDoor) -> None:
-    there = door(app := Answering(504), unknown_ttl=1000)
+async def test_unknown_with_on_unknown_refuse_blocks_for_ttl(door: MakeDoor) -> None:
+    there = door(app := Answering(504), ttl=1000)
     assert (await there.send()).status == 504
     await kept(there, State.UNKNOWN, 1000)
     assert (await there.send()).code == "outcome-unknown"
     assert app.calls == 1
 
 
-async def test_unknown_is_absent_after_unknown_ttl(door: MakeDoor) -> None:
-    there = door(app := Answering(504, 201), unknown_ttl=0.05)
+async def test_unknown_is_absent_after_ttl(door: MakeDoor) -> None:
+    there = door(app := Answering(504, 201), ttl=0.05)
     await there.send()
     await there.becomes(State.ABSENT)
     assert (await there.send()).status == 201
@@ -147,7 +147,7 @@ async def test_released_leaves_nothing(door: MakeDoor, status: int, state: State
 async def test_release_gives_back_what_the_attempt_found(
     door: MakeDoor, first: int, found: State, kept_s: float
 ) -> None:
-    there = door(app := Answering(first, 429, 201), on_unknown="retry", error_ttl=2000, unknown_ttl=3000)
+    there = door(app := Answering(first, 429, 201), on_unknown="retry", error_ttl=2000, ttl=3000)
     await there.send()
     before = await kept(there, found, kept_s)
     assert (await there.send()).status == 429

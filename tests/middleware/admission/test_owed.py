@@ -43,7 +43,7 @@ async def owing(server: RedisServer, cache: RedisCache, there: Door, app: Answer
     with timed(cache):
         app.release()
         assert (await call.answered()).status == 201
-    # Shorter than unknown_ttl: so it reads unknown.
+    # Shorter than ttl: so it reads unknown.
     assert server.command("PEXPIRE", there.look_up_key(key), "30000")
 
 
@@ -65,7 +65,7 @@ async def test_a_response_is_held_back_until_its_outcome_is_recorded_by_a_later_
 @pytest.mark.interpreted
 @pytest.mark.usefixtures("no_second_try")
 async def test_what_is_owed_goes_out_before_a_claim_of_its_key(server: RedisServer, cache: RedisCache) -> None:
-    there = Door(app := Answering(201, held=True), cache, "n", on_unknown="retry", lease=10, unknown_ttl=60)
+    there = Door(app := Answering(201, held=True), cache, "n", on_unknown="retry", lease=10, ttl=60)
     await owing(server, cache, there, app)
     server.command(*TAKES)
     retry = await there.send()
@@ -77,7 +77,7 @@ async def test_what_is_owed_goes_out_before_a_claim_of_its_key(server: RedisServ
 async def test_what_is_owed_is_not_executed_again_while_the_cache_does_not_take_it(
     server: RedisServer, cache: RedisCache
 ) -> None:
-    there = Door(app := Answering(201, held=True), cache, "n", on_unknown="retry", lease=10, unknown_ttl=60)
+    there = Door(app := Answering(201, held=True), cache, "n", on_unknown="retry", lease=10, ttl=60)
     await owing(server, cache, there, app)
     assert (await there.send()).code == "cache-unavailable"
     assert app.calls == 1
@@ -88,7 +88,7 @@ async def test_what_is_owed_is_not_executed_again_while_the_cache_does_not_take_
 async def test_what_is_owed_is_replayed_where_the_policy_is_to_run_without_a_cache(
     server: RedisServer, cache: RedisCache
 ) -> None:
-    there = Door(app := Answering(201, held=True), cache, "n", on_cache_down="fail_open", lease=10, unknown_ttl=60)
+    there = Door(app := Answering(201, held=True), cache, "n", on_cache_down="fail_open", lease=10, ttl=60)
     await owing(server, cache, there, app)
     retry = await there.send()
     assert (retry.replayed, retry.body, app.calls) == (True, b"answer 1", 1)
@@ -100,7 +100,7 @@ async def test_what_is_owed_is_replayed_where_the_policy_is_to_run_without_a_cac
 async def test_everything_that_is_owed_goes_out_as_soon_as_the_cache_takes_a_write(
     server: RedisServer, cache: RedisCache
 ) -> None:
-    there = Door(app := Answering(201, held=True), cache, "n", lease=10, unknown_ttl=60)
+    there = Door(app := Answering(201, held=True), cache, "n", lease=10, ttl=60)
     for number in range(5):
         await owing(server, cache, there, app, f"owed-{number}")
         server.command(*TAKES)

@@ -83,7 +83,7 @@ async def test_shutdown_waits_no_longer_than_drain_timeout(door: MakeDoor) -> No
 
 async def test_attempt_that_the_end_of_the_process_cancels_is_left_to_lapse(door: MakeDoor) -> None:
     """Nobody knows what it did: its record must read unknown, and not before its lease has run out."""
-    there = door(app := Answering(201, held=True), lease=0.3, unknown_ttl=60)
+    there = door(app := Answering(201, held=True), lease=0.3, ttl=60)
     call = there.begin()
     await app.arrivals()
     assert await there.middleware.drain(0) == 1

@@ -180,7 +180,7 @@ class Token(BaseModel):
     [
         (object(), {}),
         (Token(value=SecretStr("s3cret")), {"result_type": Token}),  # its JSON form is masked
-        ({"number": 1}, {"max_response_body": 5}),
+        ({"number": 1}, {"max_result": 5}),
     ],
 )
 async def test_result_that_cannot_be_stored_is_recorded_without_its_body(
@@ -211,4 +211,4 @@ async def test_what_is_no_key_is_refused(make: Make, key: str) -> None:
 
 async def test_required_key_is_required(make: Make) -> None:
     with pytest.raises(KeyMissing):
-        await make(Till(), require_key=True).process(Pay(5))
+        await make(Till(), on_missing_key="reject").process(Pay(5))

@@ -174,7 +174,7 @@ async def test_a_cancelled_handler_leaves_an_unknown_outcome_not_a_failure(
 async def test_a_handler_that_runs_out_of_time_leaves_an_unknown_outcome(
     subscribe: MakeSubscription, records: Records
 ) -> None:
-    begun = await subscribe("ledger", timeout=0.05).execute(PAY, Handler(held=True))
+    begun = await subscribe("ledger", attempt_timeout=0.05).execute(PAY, Handler(held=True))
     assert begun.action is Action.REDELIVER
     assert isinstance(begun.raised, TimeoutError)
     assert await records.state("ledger") is State.UNKNOWN
@@ -189,7 +189,7 @@ async def test_an_error_that_a_handler_makes_of_its_time_out_is_no_failure(
         except asyncio.CancelledError:
             raise RuntimeError("interrupted") from None
 
-    await subscribe("ledger", timeout=0.05).execute(PAY, handler)
+    await subscribe("ledger", attempt_timeout=0.05).execute(PAY, handler)
     assert await records.state("ledger") is State.UNKNOWN
 
 
@@ -223,7 +223,7 @@ async def test_a_thread_whose_consumer_was_cancelled_ends_and_is_recorded(subscr
 async def test_a_thread_that_runs_out_of_time_is_redelivered_and_recorded_when_it_ends(
     subscribe: MakeSubscription, records: Records
 ) -> None:
-    begun = await subscribe("ledger", timeout=0.05).execute(PAY, handler := Blocking())
+    begun = await subscribe("ledger", attempt_timeout=0.05).execute(PAY, handler := Blocking())
     assert begun.action is Action.REDELIVER
     assert (await subscribe("ledger").begin(PAY)).decision is DeliveryDecision.IN_FLIGHT
     handler.gate.set()

@@ -142,7 +142,7 @@ async def test_a_paused_process_does_not_run_what_its_successor_runs(
 async def test_a_delivery_that_is_never_settled_loses_its_lease_after_the_time_out(
     subscribe: MakeSubscription, records: Records
 ) -> None:
-    ledger = subscribe("ledger", timeout=0.2, lease=0.3, max_in_flight=1)
+    ledger = subscribe("ledger", attempt_timeout=0.2, lease=0.3, max_in_flight=1)
     begun = await ledger.begin(PAY)
 
     async def runs_again() -> bool:

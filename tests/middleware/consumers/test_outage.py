@@ -57,7 +57,7 @@ def losing(cache: RedisCache, server: RedisServer, namespace: str, **settings: A
 @pytest.mark.parametrize(
     ("policy", "decision", "action"),
     [
-        ("retry", DeliveryDecision.UNAVAILABLE, Action.REDELIVER),
+        ("fail_closed", DeliveryDecision.UNAVAILABLE, Action.REDELIVER),
         ("dead_letter", DeliveryDecision.UNCHECKED, Action.DEAD_LETTER),
     ],
 )
@@ -78,7 +78,7 @@ async def test_without_the_cache_nothing_runs_and_nothing_counts(
 async def test_without_the_cache_a_delivery_runs_unprotected_where_it_may(
     subscribe: MakeSubscription, server: RedisServer
 ) -> None:
-    ledger = subscribe("ledger", on_cache_down="run")
+    ledger = subscribe("ledger", on_cache_down="fail_open")
     server.stop()
     begun = await ledger.begin(PAY)
     assert (begun.run, begun.attempt) == (True, 0)
@@ -107,7 +107,7 @@ async def test_a_claim_that_is_won_late_is_recorded_where_it_runs_all_the_same(
     cache: RedisCache, server: RedisServer, namespace: str, records: Records
 ) -> None:
     await cache.get("warm:up")  # the connection is there, so that the claim is sent
-    ledger = losing(cache, server, namespace, on_cache_down="run")
+    ledger = losing(cache, server, namespace, on_cache_down="fail_open")
     begun = await ledger.begin(PAY)
     assert (begun.run, begun.attempt) == (True, 0)
 
@@ -119,7 +119,7 @@ async def test_a_claim_that_is_won_late_is_recorded_where_it_runs_all_the_same(
 
 async def test_a_full_cache_is_there_and_says_no(namespace: str) -> None:
     full = MemoryCache(limit_bytes=1)
-    for policy in ("retry", "run", "dead_letter"):
+    for policy in ("fail_closed", "fail_open", "dead_letter"):
         rules = SubscriptionSettings.model_validate({"on_cache_down": policy})
         begun = await Subscription("ledger", cache=full, namespace=namespace, settings=rules).begin(PAY)
         assert (begun.decision, begun.action) == (DeliveryDecision.UNAVAILABLE, Action.REDELIVER)
@@ -135,7 +135,7 @@ async def test_a_record_that_can_t_be_read_is_no_miss(
         "its former name's": records.of("old"),
     }[whose]
     server.command("SET", key, b"\x09damaged", "EX", 60)
-    ledger = subscribe("ledger", aliases=("old",), on_cache_down="run")
+    ledger = subscribe("ledger", aliases=("old",), on_cache_down="fail_open")
     begun = await ledger.begin(replace(PAY, record=record_id(records.submission), fingerprint=GATEWAYS))
     assert (begun.decision, begun.action) == (DeliveryDecision.UNREADABLE, Action.DEAD_LETTER)
 

@@ -6,10 +6,12 @@ Rules of docs/contract.md: R3.1, R3.2, R3.3, R3.4, R3.5, R3.7, R3.8, R3.19, R3.2
 import pytest
 
 from oncegate.cache.record import State
+from oncegate.middleware.http.cors import CrossOrigin
 from oncegate.middleware.outcome.problems import KINDS, problem
+from oncegate.middleware.rules.added_headers import ADDED_HEADERS
 from oncegate.middleware.rules.settings import Route
 from tests.middleware.conftest import MakeDoor
-from tests.middleware.door import Answering
+from tests.middleware.door import Answered, Answering, waits
 
 HIT = "oncegate; hit; ttl="
 
@@ -128,3 +130,39 @@ async def test_everything_else_of_the_request_reaches_the_app(door: MakeDoor) ->
     ]
     assert (scope["raw_path"], scope["query_string"], scope["state"]) == (b"/p%2Fq", b"a=1&a=2", {"shared": 1})
     assert app.bodies == [b"body"]
+
+
+# -- each is declared once --------------------------------------------------------------------------------------------
+
+OF_THE_APP = {"x-app", "content-length"}
+OF_ANY_ANSWER = {"content-type", "connection", "date", "vary"} | {
+    "access-control-allow-origin",
+    "access-control-expose-headers",
+}
+"""What frames an answer, or says who may read it."""
+
+
+async def test_every_header_that_is_added_is_declared_and_every_declared_one_is_added(door: MakeDoor) -> None:
+    """What is added in one place and not declared would be missing in all that `ADDED_HEADERS` feeds."""
+    cors = CrossOrigin(["https://shop.example"], credentials=False)
+    app = Answering(201, headers=[(b"x-app", b"1")], held=True)
+    rules = [Route(path="/known", require_scope=True), Route(path="/small", max_request_body=1)]
+    there = door(app, routes=rules, cors=cors, date_header=True, watch=(answered := Answered()))
+    from_shop = [("origin", "https://shop.example")]
+    async with there.in_flight(app, headers=from_shop) as first:
+        in_flight = await there.send(headers=from_shop)
+        waiter = await waits(lambda: there.begin(headers=[*from_shop, ("prefer", "wait=30")]), answered)
+    answers = [
+        first,
+        in_flight,
+        await waiter.answered(),
+        await there.send(headers=from_shop),
+        await there.send(b"other", headers=from_shop),
+        await there.send(key=None, headers=from_shop),
+        await there.send(key=" ", headers=from_shop),
+        await there.send(path="/known", key="k-2", headers=from_shop),
+        await there.send(path="/small", key="k-3", headers=from_shop),
+    ]
+    assert [answer.status for answer in answers] == [201, 409, 201, 201, 422, 201, 400, 401, 413]
+    added = {name.decode() for answer in answers for name, _ in answer.headers} - OF_THE_APP - OF_ANY_ANSWER
+    assert added == {each.name.lower() for each in ADDED_HEADERS}

@@ -84,7 +84,7 @@ def run(there: Door, cache: MemoryCache, sent: list[dict[str, Any]]) -> list[Cal
 @QUICK
 @given(st.lists(requests(), min_size=1, max_size=4), st.sampled_from([201, 500, 502, 429]), st.booleans())
 def test_any_requests_get_the_app_s_answer_or_a_problem(sent: list[dict[str, Any]], status: int, as_json: bool) -> None:
-    strict = {"path": "/payments", "require_key": True, "on_error": "replay", "on_unknown": "retry"}
+    strict = {"path": "/payments", "on_missing_key": "reject", "on_error": "replay", "on_unknown": "retry"}
     cache = MemoryCache()
     there = Door(
         Answering(status),
@@ -93,7 +93,7 @@ def test_any_requests_get_the_app_s_answer_or_a_problem(sent: list[dict[str, Any
         routes=[Route.model_validate(strict)],
         aliases=["X-Idempotency-Key"],
         max_request_body=300,
-        max_response_body=8,
+        max_result=8,
         fingerprint="json" if as_json else "raw",
     )
     for request, call in zip(sent, run(there, cache, sent), strict=True):

@@ -127,7 +127,7 @@ async def test_response_is_streamed_to_its_client_as_it_comes(door: MakeDoor) ->
 
 
 async def test_client_that_stalls_within_the_cap_does_not_delay_the_record(door: MakeDoor) -> None:
-    there = door(app := Producing(), max_response_body=10 * WINDOW)
+    there = door(app := Producing(), max_result=10 * WINDOW)
     call = there.begin()
     await call.started.wait()
     call.reads.clear()
@@ -140,7 +140,7 @@ async def test_client_that_stalls_within_the_cap_does_not_delay_the_record(door:
 
 
 async def test_client_past_the_cap_sets_the_pace(door: MakeDoor) -> None:
-    there = door(app := Producing(), max_response_body=1000)
+    there = door(app := Producing(), max_result=1000)
     call = there.begin()
     await call.started.wait()
     call.reads.clear()
@@ -155,7 +155,7 @@ async def test_client_past_the_cap_sets_the_pace(door: MakeDoor) -> None:
 
 
 async def test_client_that_stalls_past_the_cap_is_dropped_and_the_attempt_completes(door: MakeDoor) -> None:
-    there = door(app := Producing(), max_response_body=1000, body_timeout=0.1)
+    there = door(app := Producing(), max_result=1000, body_timeout=0.1)
     call = there.begin()
     await call.started.wait()
     call.reads.clear()
@@ -180,7 +180,7 @@ async def test_client_that_stalls_before_a_small_last_piece_is_dropped(door: Mak
 
 
 async def test_client_that_leaves_past_the_cap_lets_the_attempt_run_free(door: MakeDoor) -> None:
-    there = door(app := Producing(), max_response_body=1000)
+    there = door(app := Producing(), max_result=1000)
     call = there.begin()
     await call.started.wait()
     call.reads.clear()

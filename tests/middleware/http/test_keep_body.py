@@ -50,7 +50,9 @@ async def test_a_processor_keeps_no_result_and_no_error_either() -> None:
 
 
 def test_what_answers_a_submission_is_the_gateways_and_kept() -> None:
-    policy = compile_policy(IdempotencySettings(keep_body=False), Route(path="/a", mode="async", require_key=True))
+    policy = compile_policy(
+        IdempotencySettings(keep_body=False), Route(path="/a", mode="async", on_missing_key="reject")
+    )
     assert policy.submission is not None
     assert policy.submission.keeps_body
     assert not policy.keeps_body

@@ -55,7 +55,7 @@ def key_of(operation: Any) -> Any:
 
 
 def test_one_line_documents_what_is_enforced() -> None:
-    app, _ = paying(settings=IdempotencySettings(require_key=True))
+    app, _ = paying(settings=IdempotencySettings(on_missing_key="reject"))
     document(app)
     operation = page(app)["paths"]["/payments/{shop}"]["post"]
     assert key_of(operation)[0]["required"] is True
@@ -65,7 +65,7 @@ def test_one_line_documents_what_is_enforced() -> None:
 
 
 def test_the_page_follows_the_routes_policies_and_routes_that_are_added_later() -> None:
-    app, _ = paying(routes=[Route(path="/payments/*", require_key=True)])
+    app, _ = paying(routes=[Route(path="/payments/*", on_missing_key="reject")])
     document(app)
     first = app.openapi()
     assert app.openapi() is first, "generated anew for each request"
@@ -100,7 +100,7 @@ def test_a_header_that_the_endpoint_declares_itself_is_not_doubled() -> None:
 
 
 def test_a_mounted_app_is_documented_by_the_rules_around_it() -> None:
-    routes = [Route(path="/v1/payments/*", require_key=True)]
+    routes = [Route(path="/v1/payments/*", on_missing_key="reject")]
     inner, _ = paying()
     inner.user_middleware.clear()
     document(inner, routes=routes, prefix="/v1")

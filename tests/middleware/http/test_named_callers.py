@@ -87,7 +87,7 @@ async def test_requests_without_a_key_ask_for_no_caller(door: MakeDoor) -> None:
 
 
 async def test_a_key_that_is_made_here_belongs_to_its_caller(door: MakeDoor) -> None:
-    there = door(Answering(201), caller=user, generate_key=True)
+    there = door(Answering(201), caller=user, on_missing_key="generate")
     assert (await there.send(key=None, user=None)).code == "caller-missing"
     made = (await there.send(key=None, user="alice")).value("idempotency-key")
     assert made is not None

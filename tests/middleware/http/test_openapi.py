@@ -50,7 +50,7 @@ def test_enforced_operations_get_the_header_and_the_problems_and_others_nothing(
 
 
 def test_a_route_that_numbers_its_commands_gets_what_is_said_of_versions() -> None:
-    route = Route(path="/orders/*", mode="async", require_key=True, aggregate="path")
+    route = Route(path="/orders/*", mode="async", on_missing_key="reject", aggregate="path")
     responses = described({"/orders/{id}": {"post": {"responses": {}}}}, route)["paths"]["/orders/{id}"]["post"][
         "responses"
     ]
@@ -61,7 +61,7 @@ def test_a_route_that_numbers_its_commands_gets_what_is_said_of_versions() -> No
 
 def test_each_route_gets_what_its_policy_says() -> None:
     routes = (
-        Route(path="/payments/*", require_key=True, require_scope=True, on_unknown="retry"),
+        Route(path="/payments/*", on_missing_key="reject", require_scope=True, on_unknown="retry"),
         Route(path="/files/*", methods=("PUT",), header="X-Key"),
     )
     operation = {"responses": OK}
@@ -92,7 +92,7 @@ def test_where_commands_are_accepted_there_is_a_202() -> None:
 
 
 def test_paths_are_matched_behind_their_prefix() -> None:
-    route = Route(path="/v1/payments", require_key=True)
+    route = Route(path="/v1/payments", on_missing_key="reject")
     for prefix, required in (("/v1", True), ("/v1/", True), ("", False)):
         result = described({"/payments": {"post": {"responses": OK}}}, route, prefix=prefix)
         assert keys(result["paths"]["/payments"]["post"])[0]["required"] is required
@@ -110,7 +110,7 @@ def test_a_key_header_that_is_there_is_kept_and_required_where_the_policy_says_s
     components = {"parameters": {"Key": own}}
     kept = described({"/payments": item}, components=components)["paths"]["/payments"]
     assert kept["post"].get("parameters") == operation.get("parameters")
-    strict = described({"/payments": item}, components=components, require_key=True)["paths"]["/payments"]
+    strict = described({"/payments": item}, components=components, on_missing_key="reject")["paths"]["/payments"]
     assert strict["post"]["parameters"] == [{**own, "required": True}]
     assert strict["get"] == {"responses": OK}
 

@@ -20,6 +20,7 @@ from oncegate import Observation, Route
 from oncegate.app.telemetry.metrics import Metrics
 from oncegate.middleware.rules.settings import DEFAULT_METHODS
 from oncegate.prometheus import ConsumerMetrics, MiddlewareMetrics, RelayMetrics
+from oncegate.prometheus.families import COUNTERS, GAUGES, HISTOGRAMS
 from tests.middleware.conftest import MakeDoor
 from tests.middleware.door import Answering
 
@@ -74,6 +75,20 @@ def test_names_meanings_labels_and_series_are_the_gateway_s(registry: CollectorR
     for name, family in ours.items():
         assert (family.type, family.documentation) == (theirs[name].type, theirs[name].documentation)
         assert _samples([family]) == _samples([theirs[name]]), name
+
+
+def test_every_metric_of_the_table_is_counted_by_somebody_and_there_is_no_other(registry: CollectorRegistry) -> None:
+    limits = ("attempts_limit", "buffered_limit_bytes", "unread_limit_bytes")
+    read = dict.fromkeys(
+        (*limits, "memory_cache_bytes", "memory_cache_limit_bytes", "cache_readable", "cache_writable"), float
+    )
+    gateway = Metrics([("*", DEFAULT_METHODS)], gauges=read)
+    MiddlewareMetrics(registry=registry)
+    counted = {family.name for family in (*gateway.collect(), *registry.collect())} | OF_CONSUMERS
+    assert counted == {
+        *(f"oncegate_{name}" for name in (*COUNTERS, *GAUGES)),
+        *(f"oncegate_{name}_seconds" for name in HISTOGRAMS),
+    }
 
 
 def test_what_alerts_are_made_of_is_there_before_anything_happens(registry: CollectorRegistry) -> None:

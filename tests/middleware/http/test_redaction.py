@@ -177,7 +177,7 @@ async def test_a_body_that_grew_past_the_bound_is_left_out(door: MakeDoor) -> No
     def redact(scope: dict[str, Any], response: StoredResponse) -> StoredResponse:
         return response._replace(body=b"x" * 101)
 
-    there = door(answering(201), redact=redact, max_response_body=100)
+    there = door(answering(201), redact=redact, max_result=100)
     await there.send()
     assert (await there.send()).problem["original_result"]["body_omitted"] is True
 
@@ -189,7 +189,7 @@ async def test_a_response_too_large_to_keep_comes_without_its_body(door: MakeDoo
         seen.append(response.body)
         return response
 
-    there = door(answering(201), redact=redact, max_response_body=10)
+    there = door(answering(201), redact=redact, max_result=10)
     assert (await there.send()).body == CARD
     assert seen == [None]
     assert (await there.send()).code == "duplicate"

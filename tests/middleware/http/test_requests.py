@@ -85,8 +85,8 @@ async def test_keyless_request_is_not_held_to_the_limits_of_enforcement(door: Ma
     assert app.bodies == [b"longer than that"]
 
 
-async def test_generate_key_makes_forwards_and_returns_a_key(door: MakeDoor) -> None:
-    there = door(app := Answering(201), generate_key=True)
+async def test_a_missing_key_is_made_forwarded_and_returned(door: MakeDoor) -> None:
+    there = door(app := Answering(201), on_missing_key="generate")
     first, second = await there.send(key=None), await there.send(key=None)
     made = first.value("idempotency-key")
     assert made is not None

@@ -103,7 +103,7 @@ async def test_respond_async_is_ignored_without_a_key(door: MakeDoor) -> None:
 
 
 async def test_respond_async_goes_with_a_key_that_the_gateway_made(door: MakeDoor) -> None:
-    two = Two(door, _route("async", generate_key=True))
+    two = Two(door, _route("async", on_missing_key="generate"))
     answer = await two.door.send(key=None)
     assert answer.status == 202
     made = two.submit.scopes[0]["extensions"][SUBMISSION_EXTENSION].key
@@ -186,7 +186,7 @@ async def test_respond_async_first_then_a_synchronous_request_gets_the_202(door:
 async def test_respond_async_202_is_a_success_whatever_the_route_makes_of_the_upstreams(
     door: MakeDoor, kind: str
 ) -> None:
-    two = Two(door, _route("async", status={202: kind}, drop_headers=["location"], max_response_body=0))
+    two = Two(door, _route("async", status={202: kind}, drop_headers=["location"], max_result=0))
     first = await two.door.send()
     assert first.value("cache-status") == "oncegate; fwd=miss; stored"
     retry = await two.door.send()

@@ -50,7 +50,7 @@ def whole(there: Door, call: Call, slug: str, status: int, title: str, *, retrya
 
 
 async def test_key_missing(door: MakeDoor) -> None:
-    there = door(app := Answering(201), require_key=True, docs_url=DOCS)
+    there = door(app := Answering(201), on_missing_key="reject", docs_url=DOCS)
     call = await there.send(key=None)
     whole(there, call, "key-missing", 400, "Idempotency-Key is missing", retryable=False, key=None)
     assert "record" not in call.problem

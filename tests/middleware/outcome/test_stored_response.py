@@ -198,7 +198,7 @@ async def test_record_is_complete_before_the_last_byte_leaves(
 
 async def test_oversize_response_reaches_its_client_whole(door: MakeDoor) -> None:
     body = bytes(range(256)) * 1024
-    there = door(streaming(*[body[at : at + 5000] for at in range(0, len(body), 5000)]), max_response_body=1000)
+    there = door(streaming(*[body[at : at + 5000] for at in range(0, len(body), 5000)]), max_result=1000)
     assert (await there.send()).body == body
     record = await there.record()
     assert record.response is not None
@@ -207,7 +207,7 @@ async def test_oversize_response_reaches_its_client_whole(door: MakeDoor) -> Non
 
 async def test_oversize_retry_is_a_duplicate_without_the_body(door: MakeDoor) -> None:
     app = Answering(201, body=b"x" * 1001, headers=[(b"location", b"/payments/1")])
-    there = door(app, max_response_body=1000)
+    there = door(app, max_result=1000)
     first = await there.send()
     assert (first.value("cache-status"), len(first.body)) == ("oncegate; fwd=miss; stored", 1001)
     retry = await there.send()
@@ -220,6 +220,6 @@ async def test_oversize_retry_is_a_duplicate_without_the_body(door: MakeDoor) ->
 
 
 async def test_response_of_exactly_the_cap_is_kept(door: MakeDoor) -> None:
-    there = door(Answering(201, body=b"x" * 1000), max_response_body=1000)
+    there = door(Answering(201, body=b"x" * 1000), max_result=1000)
     await there.send()
     assert (await there.send()).body == b"x" * 1000

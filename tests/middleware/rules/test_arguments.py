@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from fastapi import FastAPI
+from pydantic import ValidationError
 from redis.asyncio import Redis
 
 from oncegate.cache.memory.store import MemoryCache
@@ -18,9 +19,11 @@ from oncegate.faststream import SubscriptionMiddleware
 from oncegate.middleware.admission.observe import Watch
 from oncegate.middleware.calls.processor import CommandProcessor
 from oncegate.middleware.calls.sync import SyncCommandProcessor
+from oncegate.middleware.consumers.delivery import SubscriptionSettings
 from oncegate.middleware.consumers.subscription import Subscription
 from oncegate.middleware.http.middleware import IdempotencyMiddleware
 from oncegate.middleware.rules.settings import IdempotencySettings, Route
+from oncegate.middleware.tokens.settings import JwtSettings
 from testing.asgi_client import Client
 from tests.middleware.door import Answering
 
@@ -36,6 +39,20 @@ def processor(**given: Any) -> Any:
 
 def subscription(**given: Any) -> Any:
     return Subscription("billing", **({"cache": MemoryCache()} | given))
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "named"),
+    [
+        (IdempotencySettings, {"leese": 3}, "lease"),
+        (Route, {"path": "/x", "on_unknow": "retry"}, "on_unknown"),
+        (SubscriptionSettings, {"attempt_timout": 3}, "attempt_timeout"),
+        (JwtSettings, {"jwks": "f", "issuers": "i"}, "issuer"),
+    ],
+)
+def test_the_error_about_an_unknown_setting_names_the_nearest(kind: Any, given: dict[str, Any], named: str) -> None:
+    with pytest.raises(ValidationError, match=rf"unknown setting, did you mean {named}\?"):
+        kind(**given)
 
 
 DOORS = [middleware, processor, subscription]

@@ -40,7 +40,7 @@ async def test_a_retry_finds_its_record_where_the_former_header_is_an_alias(door
     [
         ({"fingerprint": "raw"}, {"fingerprint": "json"}),
         ({"fingerprint": "json"}, {"fingerprint": "raw"}),
-        ({"on_mismatch": "warn"}, {"on_mismatch": "error"}),
+        ({"on_mismatch": "warn"}, {"on_mismatch": "reject"}),
     ],
 )
 async def test_a_retry_is_refused_where_the_form_of_fingerprints_was_changed(

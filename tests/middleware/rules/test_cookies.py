@@ -20,14 +20,25 @@ def route(path: str, **settings: object) -> Route:
     return Route.model_validate({"path": path, **settings})
 
 
-async def test_a_keyed_request_with_a_cookie_alone_is_refused_and_told_what_to_set(door: MakeDoor) -> None:
+async def test_a_keyed_request_with_a_cookie_alone_is_refused(door: MakeDoor) -> None:
     there = door(app := Answering(201))
     refused = await there.send(headers=COOKIE)
     assert (refused.status, refused.code) == (401, "caller-missing")
     assert refused.value("www-authenticate") == 'Header name="authorization"'
-    assert "scope" in refused.problem["detail"]
+    assert refused.problem["detail"].endswith("a Cookie does not name one: send Authorization.")
+    assert "scope" not in refused.body.decode(), "an operator's word"
     assert "alice" not in refused.body.decode()
     assert app.calls == 0
+
+
+async def test_what_to_set_is_in_the_log_once(door: MakeDoor, caplog: pytest.LogCaptureFixture) -> None:
+    there, other = door(Answering(201)), door(Answering(201))
+    for each in (there, there, other):
+        assert (await each.send(headers=COOKIE)).status == 401
+    lines = [record.getMessage() for record in caplog.records if record.name == "oncegate.http"]
+    assert len(lines) == 2, "once for each middleware"
+    assert 'set scope to the header that names the caller (["header:Cookie"]' in lines[0]
+    assert "alice" not in caplog.text
 
 
 async def test_everybody_else_is_served_as_ever(door: MakeDoor) -> None:
@@ -58,7 +69,7 @@ async def test_a_route_s_own_scope_is_explicit_there_and_nowhere_else(door: Make
 
 
 async def test_a_key_that_was_made_here_is_no_other_s(door: MakeDoor) -> None:
-    there = door(Answering(201), generate_key=True)
+    there = door(Answering(201), on_missing_key="generate")
     made = await there.send(headers=COOKIE, key=None)
     assert made.status == 201
     assert (await there.send(headers=COOKIE, key=made.value("idempotency-key"))).code == "caller-missing"
@@ -67,11 +78,13 @@ async def test_a_key_that_was_made_here_is_no_other_s(door: MakeDoor) -> None:
 @pytest.mark.parametrize("mode", ["async", "either"])
 async def test_nor_is_a_command_accepted_from_it(door: MakeDoor, mode: str) -> None:
     submit, app = Answering(202), Answering(201)
-    there = door(app, submit=submit, routes=[route("/payments", mode=mode, require_key=True)])
+    there = door(app, submit=submit, routes=[route("/payments", mode=mode, on_missing_key="reject")])
     headers = [*COOKIE, ("prefer", "respond-async")]
     assert (await there.send(headers=headers)).code == "caller-missing"
     assert (app.calls, submit.calls) == (0, 0)
-    there = door(app, submit=submit, routes=[route("/payments", mode=mode, require_key=True, scope=["header:X-User"])])
+    there = door(
+        app, submit=submit, routes=[route("/payments", mode=mode, on_missing_key="reject", scope=["header:X-User"])]
+    )
     assert (await there.send(headers=headers)).status == 202
 
 

@@ -128,7 +128,7 @@ async def test_key_an_unconfigured_alias_is_no_key(door: MakeDoor) -> None:
 
 
 async def test_key_comes_in_the_configured_header(door: MakeDoor) -> None:
-    there = door(app := Answering(201), header="Request-Token", require_key=True)
+    there = door(app := Answering(201), header="Request-Token", on_missing_key="reject")
     first = await there.send(key=None, headers=[("request-token", "a")])
     assert (first.status, first.value("request-token")) == (201, "a")
     assert (await there.send(key=None, headers=[("request-token", "a")])).replayed

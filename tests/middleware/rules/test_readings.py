@@ -18,8 +18,8 @@ from oncegate.middleware.rules.settings import IdempotencySettings, Route
 from tests.middleware.conftest import MakeDoor
 from tests.middleware.door import Answering
 
-STRICT = Route.model_validate({"path": "/payments", "require_key": True})
-BELOW = Route.model_validate({"path": "/payments/{id}", "require_key": True})
+STRICT = Route.model_validate({"path": "/payments", "on_missing_key": "reject"})
+BELOW = Route.model_validate({"path": "/payments/{id}", "on_missing_key": "reject"})
 
 GUARDED = [
     # An authority: Node.js reads `new URL(request.url, base)`.
@@ -68,7 +68,7 @@ GUARDED_BELOW = [
 def guards(route: Route, target: bytes) -> bool:
     rules = Policies(IdempotencySettings(), [route])
     found = rules.match("POST", unquote(target.decode()), target)
-    return found is not None and found.settings.require_key
+    return found is not None and found.settings.on_missing_key == "reject"
 
 
 @pytest.mark.parametrize("target", GUARDED)
@@ -104,10 +104,10 @@ def matched(path: str, *routes: Mapping[str, object]) -> str | None:
 @pytest.mark.parametrize(
     "stricter",
     [
-        {"require_key": True},
+        {"on_missing_key": "reject"},
         {"require_scope": True},
-        {"generate_key": True},
-        {"on_mismatch": "error"},
+        {"on_missing_key": "generate"},
+        {"on_mismatch": "reject"},
         {"on_cache_down": "fail_closed"},
         {"on_unknown": "refuse"},
     ],

@@ -28,7 +28,7 @@ def matched(path: str, *routes: Route, method: str = "POST") -> str | None:
 
 
 async def test_first_matching_route_counts(door: MakeDoor) -> None:
-    routes = [route("/payments/free", require_key=False), route("/payments/*", require_key=True), route("*")]
+    routes = [route("/payments/free", on_missing_key="run"), route("/payments/*", on_missing_key="reject"), route("*")]
     there = door(Answering(201), routes=routes)
     assert (await there.send(key=None, path="/payments/free")).status == 201
     assert (await there.send(key=None, path="/payments/1")).code == "key-missing"
@@ -55,14 +55,14 @@ async def test_first_matching_route_counts(door: MakeDoor) -> None:
     ],
 )
 async def test_no_spelling_of_a_path_slips_past_its_route(door: MakeDoor, path: str) -> None:
-    there = door(app := Answering(201), routes=[route("/payments", require_key=True)])
+    there = door(app := Answering(201), routes=[route("/payments", on_missing_key="reject")])
     assert (await there.send(key=None, path=path)).code == "key-missing"
     assert app.calls == 0
 
 
 def test_of_two_readings_of_a_path_the_stricter_one_counts() -> None:
-    free = route("/payments/free", require_key=False)
-    strict = route("/payments*", require_key=True)
+    free = route("/payments/free", on_missing_key="run")
+    strict = route("/payments*", on_missing_key="reject")
     assert matched("/payments/free", free, strict) == "/payments/free"
     for path in ("/payments/x\\..\\free", "/payments/free;x", "/payments;/free"):
         assert matched(path, free, strict) == "/payments*", path
@@ -73,7 +73,7 @@ def test_of_two_readings_of_a_path_the_stricter_one_counts() -> None:
 
 async def test_decoded_path_is_matched_and_the_raw_one_is_forwarded(door: MakeDoor) -> None:
     """The server decodes; ``/%70ayments`` must not slip past, nor be changed on its way."""
-    there = door(app := Answering(201), routes=[route("/payments", require_key=True)])
+    there = door(app := Answering(201), routes=[route("/payments", on_missing_key="reject")])
     assert (await there.send(key=None, path="/payments", raw_path=b"/%70ayments")).code == "key-missing"
     assert (await there.send(path="/payments", raw_path=b"//%70ayments/")).status == 201
     assert app.scopes[0]["raw_path"] == b"//%70ayments/"
@@ -105,7 +105,7 @@ async def test_decoded_path_is_matched_and_the_raw_one_is_forwarded(door: MakeDo
     ],
 )
 def test_star_matches_any_run_of_characters(pattern: str, path: str, matches: bool) -> None:
-    assert (matched(path, route(pattern, require_key=True)) == pattern) is matches
+    assert (matched(path, route(pattern, on_missing_key="reject")) == pattern) is matches
 
 
 def test_route_is_for_its_methods_and_the_default_for_the_rest() -> None:
@@ -155,7 +155,7 @@ def test_normalised_path_is_its_own_normal_form() -> None:
 async def test_no_methods_switch_enforcement_off_there(door: MakeDoor) -> None:
     """And another method on the path goes no further."""
     off = route("/hooks/*", methods=[])
-    there = door(app := Answering(201), routes=[off, route("*", require_key=True)])
+    there = door(app := Answering(201), routes=[off, route("*", on_missing_key="reject")])
     for _ in range(2):
         call = await there.send(path="/hooks/1")
         assert (call.status, call.value("cache-status")) == (201, None)
@@ -173,7 +173,9 @@ async def test_enforcement_for_one_route_only(door: MakeDoor) -> None:
     assert not any([(await there.send(path="/other")).replayed for _ in range(2)])
 
 
-@pytest.mark.parametrize("more", [{"require_key": True}, {"mode": "async"}, {"status": {404: "success"}}, {"ttl": 5}])
+@pytest.mark.parametrize(
+    "more", [{"on_missing_key": "reject"}, {"mode": "async"}, {"status": {404: "success"}}, {"ttl": 5}]
+)
 def test_nothing_else_counts_where_enforcement_is_off(more: dict[str, object]) -> None:
     with pytest.raises(ValidationError, match="switches enforcement off"):
         route("/a", methods=[], **more)
@@ -196,12 +198,16 @@ def scoped(path: str, root: str, raw: bytes | None = None) -> dict[str, Any]:
     ],
 )
 async def test_routes_match_what_the_app_routes_by(door: MakeDoor, path: str, root: str, raw: bytes | None) -> None:
-    there = door(Answering(201), routes=[route("/pay", require_key=True), route("/pay/{id}", require_key=True)])
+    there = door(
+        Answering(201), routes=[route("/pay", on_missing_key="reject"), route("/pay/{id}", on_missing_key="reject")]
+    )
     assert (await there.send(key=None, **scoped(path, root, raw))).code == "key-missing"
 
 
 async def test_a_root_that_only_looks_alike_is_none(door: MakeDoor) -> None:
-    there = door(Answering(201), routes=[route("/pay", require_key=True), route("/pay/{id}", require_key=True)])
+    there = door(
+        Answering(201), routes=[route("/pay", on_missing_key="reject"), route("/pay/{id}", on_missing_key="reject")]
+    )
     assert (await there.send(key=None, **scoped("/apix/pay", "/api"))).status == 201
     assert (await there.send(key=None, **scoped("/api/pay/a/b", "/api", b"/api/pay/a%2fb"))).code == "key-missing"
     assert (await there.send(key=None, **scoped("/api/pay/a/b", "/api"))).status == 201

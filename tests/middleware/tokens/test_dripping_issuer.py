@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from oncegate import JwtSettings
+from oncegate.middleware.tokens import key_source
 from oncegate.middleware.tokens.key_set import UnusableKeys
 from oncegate.middleware.tokens.key_source import KeySource
 from testing.issuer import Issuer, SigningKey
@@ -56,15 +57,19 @@ def dripping(begin: bytes, drop: bytes, pause: float = 0.02) -> Iterator[str]:
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("where", DRIPS)
-def test_an_answer_that_never_ends_is_given_up(where: str) -> None:
+def test_an_answer_that_never_ends_is_given_up(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key_source, "TIMEOUT", 0.4)
     with dripping(*DRIPS[where]) as url:
-        source = KeySource(JwtSettings(jwks=url, timeout=0.4))
+        source = KeySource(JwtSettings(jwks=url))
         with pytest.raises(UnusableKeys):
             source.read()
 
 
 @pytest.mark.timeout(300)
-def test_wherever_it_begins_to_drip_it_is_given_up(pytestconfig: pytest.Config) -> None:
+def test_wherever_it_begins_to_drip_it_is_given_up(
+    pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_source, "TIMEOUT", 0.2)
     draw = random.Random(25)
     whole = CHUNKED + b"5\r\n{   }\r\n0\r\n\r\n"
     for _ in range(200 if pytestconfig.getoption("--long") else 10):
@@ -72,7 +77,7 @@ def test_wherever_it_begins_to_drip_it_is_given_up(pytestconfig: pytest.Config) 
         with dripping(whole[:at], draw.choice([b"\x20", b"a", b"x: y\r\n"]), pause=0.01) as url:
             began = time.monotonic()
             with pytest.raises(UnusableKeys):
-                KeySource(JwtSettings(jwks=url, timeout=0.2)).read()
+                KeySource(JwtSettings(jwks=url)).read()
             assert time.monotonic() - began < 30
 
 

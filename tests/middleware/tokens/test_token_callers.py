@@ -15,7 +15,7 @@ import pytest
 
 from oncegate import IdempotencyMiddleware, IdempotencySettings, JwtSettings, MemoryCache, Route
 from oncegate.middleware.rules.key import record_key, scope_parts
-from oncegate.middleware.tokens import verifier
+from oncegate.middleware.tokens import key_source, verifier
 from oncegate.middleware.tokens.key_set import UnusableKeys
 from oncegate.middleware.tokens.key_source import KeySource
 from testing.issuer import Issuer, SigningKey
@@ -194,10 +194,11 @@ async def test_a_token_and_a_key_may_have_no_id(tmp_path: Path) -> None:
 # -- the issuer's keys
 
 
-def test_what_a_url_answers_is_bounded(there: Scene) -> None:
+def test_what_a_url_answers_is_bounded(there: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(why: str, timeout: float = 30) -> None:
+        monkeypatch.setattr(key_source, "TIMEOUT", timeout)
         with pytest.raises(UnusableKeys, match=rf"^jwks: {why}$"):
-            KeySource(JwtSettings(jwks=there.server.url, timeout=timeout)).read()
+            KeySource(JwtSettings(jwks=there.server.url)).read()
 
     assert len(KeySource(JwtSettings(jwks=there.server.url)).read()) == 1
     there.server.body = b" " * 3_000_000
@@ -253,17 +254,19 @@ async def test_who_waits_too_long_or_among_too_many_is_told_to_come_again(
     there: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there.server.hold()
-    there.settings = {"timeout": 0.05}
+    monkeypatch.setattr(key_source, "TIMEOUT", 0.05)
     made = door(app := Answering(201), there.jwt)
     assert (await made.send(headers=there.issuer.lines())).code == "caller-unverifiable"
-    there.settings = {}
+    monkeypatch.setattr(key_source, "TIMEOUT", 30.0)
     monkeypatch.setattr(verifier, "MAX_WAITERS", 0)
     assert (await door(app, there.jwt).send(headers=there.issuer.lines())).code == "caller-unverifiable"
     assert app.calls == 0
 
 
-async def test_unknown_keys_make_no_more_than_a_fetch_per_interval(there: Scene) -> None:
-    there.settings = {"refresh_interval": 3600}
+async def test_unknown_keys_make_no_more_than_a_fetch_per_interval(
+    there: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_source, "REFRESH_INTERVAL", 3600.0)
     made = door(Answering(201), there.jwt)
     await made.send(headers=there.issuer.lines())
     for number in range(20):
@@ -272,11 +275,12 @@ async def test_unknown_keys_make_no_more_than_a_fetch_per_interval(there: Scene)
     assert there.server.fetched == 1
 
 
-async def test_a_file_is_read_anew_for_a_key_that_is_not_known(tmp_path: Path) -> None:
+async def test_a_file_is_read_anew_for_a_key_that_is_not_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key_source, "REFRESH_INTERVAL", 0.001)
     issuer = Issuer()
     file = tmp_path / "jwks.json"
     issuer.write(file)
-    made = door(app := Answering(201), at(file, refresh_interval=0.001))
+    made = door(app := Answering(201), at(file))
     assert (await made.send(headers=issuer.lines())).status == 201
     issuer.rotate()
     issuer.write(file)
@@ -286,8 +290,10 @@ async def test_a_file_is_read_anew_for_a_key_that_is_not_known(tmp_path: Path) -
     assert app.calls == 1
 
 
-async def test_a_key_that_is_gone_counts_no_more_after_max_age(there: Scene) -> None:
-    there.settings = {"max_age": 0.001}
+async def test_a_key_that_is_gone_counts_no_more_once_the_keys_are_read_anew(
+    there: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_source, "MAX_AGE", 0.001)
     made = door(Answering(201), there.jwt)
     before = there.issuer.lines()
     assert (await made.send(headers=before)).status == 201
@@ -368,7 +374,6 @@ def test_what_can_t_be_is_refused_when_it_is_built(tmp_path: Path, monkeypatch: 
         {"jwks": "f", "algorithms": []},
         {"jwks": "f", "algorithms": ["none"]},
         {"jwks": "f", "algorithms": ["RS256", "None"]},
-        {"jwks": "f", "leeway": 3600},
         {"jwks": "f", "header": "not a name"},
     ],
 )

@@ -141,7 +141,7 @@ def test_a_time_out_of_the_last_attempt_is_noted_for_operators(tmp_path: Any) ->
         await asyncio.Event().wait()
 
     async def run() -> Begun:
-        settings = SubscriptionSettings(max_attempts=1, timeout=1)  # a connection and the marker are in it
+        settings = SubscriptionSettings(max_attempts=1, attempt_timeout=1)  # a connection and the marker are in it
         subscription = Subscription("ledger", cache=MemoryCache(), settings=settings)
         return await subscription.execute(deliveries(1)[0], book, 5)
 

@@ -300,7 +300,7 @@ def test_a_time_out_before_commit_is_a_failure(place: Place, attempts: int) -> N
         await never(session)
 
     async def run() -> list[Begun]:
-        settings = SubscriptionSettings(timeout=0.2, max_attempts=2)
+        settings = SubscriptionSettings(attempt_timeout=0.2, max_attempts=2)
         subscription = Subscription("billing", cache=MemoryCache(), settings=settings)
         return [await subscription.execute(Delivery("a", b"p"), pay, "a") for _ in range(attempts)]
 
@@ -327,7 +327,9 @@ def test_a_time_out_after_commit_is_unknown(place: Place) -> None:
         await book(payload)
 
     async def run(timeout: float) -> Begun:
-        subscription = Subscription("billing", cache=MemoryCache(), settings=SubscriptionSettings(timeout=timeout))
+        subscription = Subscription(
+            "billing", cache=MemoryCache(), settings=SubscriptionSettings(attempt_timeout=timeout)
+        )
         return await subscription.execute(Delivery("a", b"p"), both, "a")
 
     for timeout in (0.5, 2, 8, 32):  # on a slow machine it runs out before the first COMMIT

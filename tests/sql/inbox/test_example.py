@@ -4,7 +4,8 @@ import asyncio
 import os
 import subprocess
 import sys
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import aio_pika
@@ -49,6 +50,18 @@ def test_each_payment_is_booked_once(postgresql: PostgreSQLServer, rabbit_broker
         assert client.post("/payments", json={"amount": 1}).status_code == 400
         again = client.post("/payments", json={"amount": 31}, headers={"Idempotency-Key": "order-3"})
         assert again.status_code == 422, "another payload under a used key is not accepted"
+        for wrong in ({"sum": 1}, {"amount": 0}, {"amount": "x"}, {"amount": 10**30}):
+            refused = client.post("/payments", json=wrong, headers={"Idempotency-Key": f"wrong {wrong}"[:40]})
+            assert refused.status_code in (400, 422), "it would fail after its 202"
+
+
+@contextmanager
+def away(postgresql: PostgreSQLServer, name: str) -> Iterator[None]:
+    """The database takes no connection, and has ended those that there were."""
+    postgresql.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
+    postgresql.execute(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")
+    yield
+    postgresql.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
 
 
 @pytest.mark.timeout(300)
@@ -80,15 +93,26 @@ def test_messages_without_a_header_and_a_database_that_restarts_stop_nothing(
             )
         assert client.get("/balance").status_code == 200
         key = {"Idempotency-Key": f"after-{name}"}
-        assert client.post("/payments", json={"amount": 5}, headers=key).status_code == 202
+        with away(postgresql, name):
+            assert client.get("/balance").status_code == 503
+            assert client.post("/payments", json={"amount": 5}, headers=key).status_code == 202
         wait_until(lambda: client.get("/balance").json() == before + 5, "it is booked")
 
 
-def test_without_what_it_needs_it_says_in_one_line_what_to_install() -> None:
-    program = "import sys; sys.modules['aio_pika'] = None; import payments"
-    environment = os.environ | {"DATABASE": "", "RABBITMQ": ""}
+@pytest.mark.parametrize(
+    ("missing", "word"),
+    [
+        ("aio_pika", "aio_pika is not installed: pip install"),
+        ("asyncpg", "asyncpg is not installed: pip install"),
+        ("sqlalchemy", "sqlalchemy is not installed: pip install"),
+        ("", "RABBITMQ is not set: "),
+    ],
+)
+def test_without_what_it_needs_it_says_so_in_one_line(missing: str, word: str) -> None:
+    program = f"import sys; sys.modules[{missing!r}] = None; import payments"
+    environment = os.environ | {"DATABASE": "postgresql+asyncpg://x", "RABBITMQ": ""}
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=EXAMPLES, env=environment, capture_output=True, text=True
     )
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
-    assert "pip install" in done.stderr
+    assert word in done.stderr

@@ -198,7 +198,7 @@ def test_operators_find_a_message_by_its_key_under_each_secret_in_use(place: Pla
     for key, secret, found in (("order-7", NEW, 1), ("order-7", OLD, 0), ("order-8", NEW, 0), ("order-8", OLD, 0)):
         assert invoke(*show, key, ONCEGATE_SECRET=secret, ONCEGATE_INBOX_DATABASE=place.url).returncode == found
     for key, by in (("order-7", OLD), ("order-8", NEW)):
-        document = json.loads(invoke(*show, key, "--json", ONCEGATE_SECRETS=json.dumps([NEW, OLD])).stdout)
+        document = json.loads(invoke(*show, key, "--json", ONCEGATE_SECRET=json.dumps([NEW, OLD])).stdout)
         assert document["record"] == record_id(record_key("any", key, None, given_digests(by)))
         assert [each["consumer"] for each in document["markers"]] == ["billing"]
 

@@ -5,7 +5,7 @@ from typing import Final
 
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError, UnboundExecutionError
 
-from oncegate.middleware.outcome.errors import NotProcessed, NotRetryable, OutcomeUnknown
+from oncegate.middleware.consumers.sql_interface import NotProcessed, NotRetryable, OutcomeUnknown
 
 
 class InboxUnavailable(NotProcessed):

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy.orm import Session
 
-from oncegate.middleware.consumers.handling import current, outcomes_of
+from oncegate.middleware.consumers.sql_interface import current, outcomes_of
 from oncegate.sql.database.errors import CommitUnknown, InboxMisused, InboxUnavailable
 from oncegate.sql.handlers.handler import Handler, Maker, Sessions, session_parameter
 from oncegate.sql.handlers.transaction import Marks, execute_many

@@ -10,8 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
 from sqlalchemy.util import await_only, greenlet_spawn
 
-from oncegate.middleware.consumers.handling import current
-from oncegate.middleware.consumers.transactional import Executed
+from oncegate.middleware.consumers.sql_interface import Executed, current
 from oncegate.sql.handlers.transaction import Marks, execute, is_result
 
 Handler = Callable[..., Any]

@@ -19,12 +19,20 @@ from typing import Any, Final
 
 from sqlalchemy.orm import Session
 
-from oncegate.middleware.consumers.begun import Begun
-from oncegate.middleware.consumers.delivery import DeliveryDecision
-from oncegate.middleware.consumers.handling import current, executing
-from oncegate.middleware.consumers.transactional import Executed, RecordsLate, set_takes_late
-from oncegate.middleware.outcome.errors import NotProcessed, NotRetryable, OutcomeUnknown, Parked
-from oncegate.middleware.outcome.raised import kind_and_text
+from oncegate.middleware.consumers.sql_interface import (
+    Begun,
+    DeliveryDecision,
+    Executed,
+    NotProcessed,
+    NotRetryable,
+    OutcomeUnknown,
+    Parked,
+    RecordsLate,
+    current,
+    executing,
+    kind_and_text,
+    set_takes_late,
+)
 from oncegate.sql.database.errors import KeyReused, SequenceEarly, SequenceForked, SequenceInvalid
 from oncegate.sql.handlers.handler import (
     Await,

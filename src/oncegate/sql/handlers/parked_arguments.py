@@ -7,7 +7,7 @@ from typing import Any, Final, get_type_hints
 import orjson
 from pydantic import TypeAdapter
 
-from oncegate.middleware.outcome.errors import NotRetryable
+from oncegate.middleware.consumers.sql_interface import NotRetryable
 from oncegate.sql.handlers.handler import Handler, signature_without
 
 _BYTES: Final = "base64"

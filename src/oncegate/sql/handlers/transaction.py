@@ -12,9 +12,7 @@ from typing import Any, NoReturn, Protocol
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from oncegate.middleware.consumers.begun import Begun
-from oncegate.middleware.consumers.handling import current
-from oncegate.middleware.consumers.transactional import Executed
+from oncegate.middleware.consumers.sql_interface import Begun, Executed, current
 from oncegate.sql.database.errors import (
     CommitUnknown,
     InboxMisused,

@@ -1,14 +1,43 @@
 """What an inbox is given: choices, numbers, messages."""
 
-from oncegate.cache.record import MAX_SEQUENCE
-from oncegate.middleware.consumers.addresses import Rejected, command_key, delivery_fingerprint
-from oncegate.middleware.consumers.delivery import Delivery, SubscriptionSettings
-from oncegate.middleware.rules.digests import Digests
-from oncegate.middleware.rules.errors import KeyInvalid
-from oncegate.middleware.rules.key import KeyText, record_id
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, TypedDict
+
+from oncegate.middleware.consumers.sql_interface import (
+    MAX_SEQUENCE,
+    Delivery,
+    Digests,
+    KeyInvalid,
+    KeyText,
+    Rejected,
+    SubscriptionSettings,
+    command_key,
+    delivery_fingerprint,
+    record_id,
+)
 from oncegate.sql.marking.statements import Message
 
 _KEY_NEEDED = SubscriptionSettings(on_missing_key="reject")
+
+
+class Named(TypedDict, total=False):
+    """What names a message besides its key: the keyword arguments of `Inbox.first`, for its overloads."""
+
+    caller: KeyText
+    record: str
+    payload: Any
+    sent_at: datetime | None
+    aggregate: KeyText
+    sequence: int | None
+
+
+class NamedEach(TypedDict, total=False):
+    """The same of a batch, one item for each key: those of `Inbox.first_many`."""
+
+    callers: Sequence[KeyText] | None
+    payloads: Sequence[Any] | None
+    sent_at: Sequence[datetime | None] | None
 
 
 def check_choice(name: str, given: str, *choices: str) -> None:

@@ -15,18 +15,25 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Seque
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, get_args, overload
 
 from sqlalchemy import Connection, Engine, MetaData, Table
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
 
-from oncegate.middleware.admission.observe import Watch
-from oncegate.middleware.consumers.delivery import Delivery, check_names
-from oncegate.middleware.consumers.transactional import Executed, set_inbox
-from oncegate.middleware.rules.arguments import check_watch
-from oncegate.middleware.rules.digests import Secrets, given_digests
-from oncegate.middleware.rules.key import KeyText
+from oncegate.middleware.consumers.sql_interface import (
+    Delivery,
+    Executed,
+    KeyText,
+    OnMismatch,
+    Secrets,
+    Watch,
+    check_names,
+    check_watch,
+    given_digests,
+    given_seconds,
+    set_inbox,
+)
 from oncegate.sql.database.errors import InboxMisused
 from oncegate.sql.database.sessions import AnyAsync, AnySync, check_session, in_session
 from oncegate.sql.database.terms import limits_of
@@ -35,7 +42,7 @@ from oncegate.sql.handlers.batch import of_batches
 from oncegate.sql.handlers.handler import Sweep, awaited, called, execute_awaited, without_session
 from oncegate.sql.handlers.ordered import in_order
 from oncegate.sql.handlers.transaction import is_result
-from oncegate.sql.inbox.arguments import check_choice, check_numbers, identified
+from oncegate.sql.inbox.arguments import Named, NamedEach, check_choice, check_numbers, identified
 from oncegate.sql.inbox.cleanup import BATCH_SIZE, Retention, keep_forgetting
 from oncegate.sql.inbox.stats import InboxStats, stats
 from oncegate.sql.marking.entry import AsyncEntry, Entry, Marking
@@ -88,7 +95,7 @@ class Inbox:
         secret: Secrets = None,
         schema: str | None = None,
         max_result: int = 65536,
-        on_mismatch: Literal["reject", "warn"] = "reject",
+        on_mismatch: OnMismatch = "reject",
         on_forgotten: Literal["reject", "run"] = "reject",
         retention: float = 604800.0,
         redelivery_horizon: float = 86400.0,
@@ -104,9 +111,11 @@ class Inbox:
         check_watch(watch)
         check_names(consumer, aliases)
         check_choice("order", order, "none", "latest", "contiguous")
-        check_choice("on_mismatch", on_mismatch, "reject", "warn")
+        check_choice("on_mismatch", on_mismatch, *get_args(OnMismatch))
         check_choice("on_forgotten", on_forgotten, "reject", "run")
         check_numbers(starts_at, max_parked, max_attempts)
+        wait_timeout, idle_timeout = given_seconds(wait_timeout=wait_timeout, idle_timeout=idle_timeout)
+        retention, redelivery_horizon = given_seconds(retention=retention, redelivery_horizon=redelivery_horizon)
         if not (wait_timeout > 0 and idle_timeout > 0 and max_result >= 0):
             raise ValueError("wait_timeout and idle_timeout are above 0 seconds, max_result is no less than 0 bytes")
         self.consumer = consumer
@@ -142,32 +151,10 @@ class Inbox:
         return inbox_table(metadata, self.schema)
 
     @overload
-    def first(
-        self,
-        session: AnyAsync,
-        key: KeyText,
-        *,
-        caller: KeyText = "",
-        record: str = "",
-        payload: Any = None,
-        sent_at: datetime | None = None,
-        aggregate: KeyText = "",
-        sequence: int | None = None,
-    ) -> Marking: ...
+    def first(self, session: AnyAsync, key: KeyText, **named: Unpack[Named]) -> Marking: ...
 
     @overload
-    def first(
-        self,
-        session: AnySync,
-        key: KeyText,
-        *,
-        caller: KeyText = "",
-        record: str = "",
-        payload: Any = None,
-        sent_at: datetime | None = None,
-        aggregate: KeyText = "",
-        sequence: int | None = None,
-    ) -> Entry: ...
+    def first(self, session: AnySync, key: KeyText, **named: Unpack[Named]) -> Entry: ...
 
     def first(
         self,
@@ -206,25 +193,11 @@ class Inbox:
 
     @overload
     def first_many(
-        self,
-        session: AnyAsync,
-        keys: Sequence[KeyText],
-        *,
-        callers: Sequence[KeyText] | None = None,
-        payloads: Sequence[Any] | None = None,
-        sent_at: Sequence[datetime | None] | None = None,
+        self, session: AnyAsync, keys: Sequence[KeyText], **named: Unpack[NamedEach]
     ) -> Coroutine[Any, Any, list[AsyncEntry]]: ...
 
     @overload
-    def first_many(
-        self,
-        session: AnySync,
-        keys: Sequence[KeyText],
-        *,
-        callers: Sequence[KeyText] | None = None,
-        payloads: Sequence[Any] | None = None,
-        sent_at: Sequence[datetime | None] | None = None,
-    ) -> list[Entry]: ...
+    def first_many(self, session: AnySync, keys: Sequence[KeyText], **named: Unpack[NamedEach]) -> list[Entry]: ...
 
     def first_many(
         self,

@@ -5,10 +5,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection, MetaData, Table, select
 
-from oncegate.middleware.consumers.delivery import Delivery
-from oncegate.middleware.rules.digests import Digests
-from oncegate.middleware.rules.errors import KeyInvalid
-from oncegate.middleware.rules.key import RECORD_ID
+from oncegate.middleware.consumers.sql_interface import RECORD_ID, Delivery, Digests, KeyInvalid
 from oncegate.sql.database.access import NotDone, check_there, in_database
 from oncegate.sql.database.types import utc
 from oncegate.sql.inbox.arguments import record_of

@@ -8,8 +8,7 @@ from typing import Any, NoReturn
 from sqlalchemy import Connection, Executable
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 
-from oncegate.cache.record import StoredResponse
-from oncegate.middleware.outcome.results import JSON_CODEC, bounded, dumped
+from oncegate.middleware.consumers.sql_interface import JSON_CODEC, StoredResponse, bounded, dumped
 from oncegate.sql.database.errors import SequenceEarly
 from oncegate.sql.order.guard import Decision
 

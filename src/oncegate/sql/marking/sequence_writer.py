@@ -6,7 +6,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, Table
 from sqlalchemy.orm import Session
 
-from oncegate.middleware.rules.key import KeyText
+from oncegate.middleware.consumers.sql_interface import KeyText
 from oncegate.sql.database.errors import InboxMisused, SequenceInvalid
 from oncegate.sql.database.sessions import AnySync
 from oncegate.sql.database.types import DIALECTS

@@ -27,7 +27,7 @@ from typing import Final, NamedTuple
 import orjson
 from sqlalchemy import Boolean, Connection, Dialect, Table, Text, and_, bindparam, column, or_, text, update
 
-from oncegate.middleware.rules.key import KeyText
+from oncegate.middleware.consumers.sql_interface import KeyText
 from oncegate.sql.database.errors import InboxBusy
 from oncegate.sql.database.terms import RECORD_BYTES, listed
 from oncegate.sql.database.types import Digest, RecordId, quoted

@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from sqlalchemy import Connection, Table
 from sqlalchemy.orm import Session
 
-from oncegate.middleware.admission.attempt import notify
-from oncegate.middleware.admission.observe import Watch
+from oncegate.middleware.consumers.sql_interface import Watch, notify
 from oncegate.sql.database.errors import InboxMisused, KeyReused, SequenceForked, meaning
 from oncegate.sql.database.misuse import check_commits_nothing, marked
 from oncegate.sql.database.sessions import AnySync

@@ -2,10 +2,7 @@
 
 from dataclasses import dataclass
 
-from oncegate.cache.record import MAX_SEQUENCE
-from oncegate.middleware.rules.errors import KeyInvalid
-from oncegate.middleware.rules.key import key_text
-from oncegate.middleware.rules.versions import aggregate_digest
+from oncegate.middleware.consumers.sql_interface import MAX_SEQUENCE, KeyInvalid, aggregate_digest, key_text
 from oncegate.sql.database.errors import SequenceForked, SequenceInvalid
 
 

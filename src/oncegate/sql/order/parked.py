@@ -34,10 +34,7 @@ from sqlalchemy import (
     update,
 )
 
-from oncegate.cache.backoff import Backoff
-from oncegate.cache.record import State
-from oncegate.middleware.consumers.transactional import LateOutcome
-from oncegate.middleware.outcome.results import error_form
+from oncegate.middleware.consumers.sql_interface import Backoff, LateOutcome, State, error_form
 from oncegate.sql.database.terms import clock
 from oncegate.sql.database.types import DIALECTS, Digest, quoted
 from oncegate.sql.order.numbers import Numbered

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, MetaData, Row, Table, and_, delete, func, inspect, or_, select, update
 
-from oncegate.middleware.outcome.errors import NotRetryable
+from oncegate.middleware.consumers.sql_interface import NotRetryable
 from oncegate.sql.database.access import NotDone, check_there, in_database
 from oncegate.sql.database.errors import SequenceInvalid
 from oncegate.sql.database.findings import LONG_SECONDS, DatabaseFinding, table_findings

@@ -7,9 +7,7 @@ from typing import Final, TypeVar
 from sqlalchemy import Connection
 from sqlalchemy.exc import UnboundExecutionError
 
-from oncegate.middleware.outcome.errors import NotProcessed
-from oncegate.middleware.rules.settings import NAME
-from oncegate.middleware.rules.versions import aggregate_digest
+from oncegate.middleware.consumers.sql_interface import NAME, NotProcessed, aggregate_digest
 from oncegate.sql.database.errors import InboxMisused, is_of_database, meaning
 from oncegate.sql.database.misuse import check_commits_nothing
 from oncegate.sql.database.sessions import AnySync

@@ -1,15 +1,14 @@
 """`Outbox`: a message is a row in the transaction of the change that it reports; a relay publishes it after the commit."""
 
 from collections.abc import Coroutine, Mapping
-from typing import Any, Final, NamedTuple, overload
+from typing import Any, Final, NamedTuple, TypedDict, Unpack, overload
 from uuid import uuid4
 
 import orjson
 from sqlalchemy import Connection, DateTime, MetaData, Table, bindparam, func, insert
 from sqlalchemy.orm import Session
 
-from oncegate.middleware.rules.errors import KeyInvalid
-from oncegate.middleware.rules.key import MAX_KEY_CHARACTERS, KeyText, key_text
+from oncegate.middleware.consumers.sql_interface import MAX_KEY_CHARACTERS, KeyInvalid, KeyText, key_text
 from oncegate.sql.database.sessions import AnyAsync, AnySync, in_session
 from oncegate.sql.database.types import quoted
 from oncegate.sql.outbox.misuse import check_header, check_name, digest_of, in_transaction_of
@@ -33,6 +32,16 @@ class Added(NamedTuple):
 
     key: str
     sequence: int | None
+
+
+class MessageOptions(TypedDict, total=False):
+    """What a message may have besides its topic and its body: the keyword arguments of `Outbox.add`, for its overloads."""
+
+    aggregate: str | None
+    expected: int | None
+    key: KeyText | None
+    headers: Mapping[str, str] | None
+    correlation: str
 
 
 class Outbox:
@@ -60,31 +69,11 @@ class Outbox:
 
     @overload
     def add(
-        self,
-        session: AnyAsync,
-        topic: str,
-        body: Any,
-        *,
-        aggregate: str | None = None,
-        expected: int | None = None,
-        key: KeyText | None = None,
-        headers: Mapping[str, str] | None = None,
-        correlation: str = "",
+        self, session: AnyAsync, topic: str, body: Any, **given: Unpack[MessageOptions]
     ) -> Coroutine[Any, Any, Added]: ...
 
     @overload
-    def add(
-        self,
-        session: AnySync,
-        topic: str,
-        body: Any,
-        *,
-        aggregate: str | None = None,
-        expected: int | None = None,
-        key: KeyText | None = None,
-        headers: Mapping[str, str] | None = None,
-        correlation: str = "",
-    ) -> Added: ...
+    def add(self, session: AnySync, topic: str, body: Any, **given: Unpack[MessageOptions]) -> Added: ...
 
     def add(
         self,

@@ -9,8 +9,7 @@ from typing import Any, Final
 
 import orjson
 
-from oncegate.cache.errors import CacheRefused, CacheUnavailable
-from oncegate.cache.redis.streams.commands import run_command, stream_client
+from oncegate.middleware.consumers.sql_interface import CacheRefused, CacheUnavailable, run_command, stream_client
 from oncegate.sql.outbox.sources.source import OutboxMessage
 
 Publish = Callable[[OutboxMessage], Awaitable[object]]

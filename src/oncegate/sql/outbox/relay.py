@@ -16,9 +16,7 @@ from typing import Any, Final, Protocol
 from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from oncegate.cache.backoff import Backoff
-from oncegate.middleware.admission.attempt import notify
-from oncegate.middleware.rules.arguments import is_async
+from oncegate.middleware.consumers.sql_interface import Backoff, given_seconds, is_async, notify
 from oncegate.sql.database.errors import is_of_database
 from oncegate.sql.outbox.publishing import Publish, by_broker, is_away
 from oncegate.sql.outbox.sources.outbox_source import OutboxSource
@@ -75,6 +73,8 @@ class Relay:
         log_every: float = 30.0,
         watch: RelayWatch | None = None,
     ) -> None:
+        confirm_timeout, poll = given_seconds(confirm_timeout=confirm_timeout, poll=poll)
+        (log_every,) = given_seconds(log_every=log_every)
         if batch < 1 or not (confirm_timeout > 0 and poll > 0 and log_every > 0):
             raise ValueError("batch is 1 or more; confirm_timeout, poll and log_every are above 0 seconds")
         self._source = OutboxSource(source) if isinstance(source, AsyncEngine | Engine) else source

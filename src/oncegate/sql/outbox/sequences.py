@@ -9,8 +9,7 @@ from typing import Any, Final, overload
 
 from sqlalchemy import BindParameter, Connection, MetaData, Table, TextClause, bindparam, text
 
-from oncegate.cache.record import MAX_SEQUENCE
-from oncegate.middleware.outcome.errors import NotRetryable, reduced
+from oncegate.middleware.consumers.sql_interface import MAX_SEQUENCE, NotRetryable, reduced
 from oncegate.sql.database.sessions import AnyAsync, AnySync, in_session
 from oncegate.sql.database.types import DIALECTS, quoted
 from oncegate.sql.outbox.misuse import check_name, digest_of, in_transaction_of

@@ -260,7 +260,7 @@ async def test_routes_match_under_a_server_s_root_path_and_in_a_mounted_app(
     async def paid(request: Request) -> Response:
         return JSONResponse({"path": request.url.path}, 201)
 
-    rules = [Rules(path="/payments/{id:int}", require_key=True)]
+    rules = [Rules(path="/payments/{id:int}", on_missing_key="reject")]
     options: dict[str, Any] = {"cache": cache, "routes": rules}
     inner = Starlette(routes=[Route("/payments/{id:int}", paid, methods=["POST"])])
     inner.add_middleware(IdempotencyMiddleware, namespace=namespace + "-mounted", **options)

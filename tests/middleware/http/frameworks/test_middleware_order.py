@@ -47,7 +47,7 @@ def shop(other: str, where: str, **options: Any) -> httpx.AsyncClient:
 
     app = Starlette(routes=[Route("/payments", pay, methods=["POST"])])
     kind, its_options = OTHERS[other]
-    settings = IdempotencySettings(require_key=True)
+    settings = IdempotencySettings(on_missing_key="reject")
     if where == "inside":
         app.add_middleware(kind, **its_options)
     app.add_middleware(IdempotencyMiddleware, cache=MemoryCache(), settings=settings, **options)

@@ -64,7 +64,9 @@ async def talk(port: int, text: str, headers: list[tuple[bytes, bytes]]) -> str:
 async def test_websocket_passes_untouched_with_a_key_and_without_one(framework: str) -> None:
     calls = Calls()
     inside = Noting(await FRAMEWORKS[framework](calls))
-    there = Door(inside, MemoryCache(), uuid4().hex, require_key=True, require_scope=True, routes=[Route(path="/talk")])
+    there = Door(
+        inside, MemoryCache(), uuid4().hex, on_missing_key="reject", require_scope=True, routes=[Route(path="/talk")]
+    )
     outside = Noting(there.middleware)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]

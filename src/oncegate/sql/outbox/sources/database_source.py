@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 from sqlalchemy import Connection, Engine, Table, Text, bindparam, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from oncegate.cache.backoff import Backoff
+from oncegate.middleware.consumers.sql_interface import Backoff
 from oncegate.sql.database.access import check_there, in_transaction
 from oncegate.sql.database.terms import milliseconds
 from oncegate.sql.database.types import DIALECTS

@@ -21,7 +21,7 @@ from sqlalchemy import Connection, Engine, MetaData, Table, bindparam, column, f
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.types import BigInteger, Float, Integer, LargeBinary, Text, TypeEngine
 
-from oncegate.cache.backoff import Backoff
+from oncegate.middleware.consumers.sql_interface import Backoff
 from oncegate.sql.database.access import in_transaction
 from oncegate.sql.database.terms import CLOCK, LONGEST_KEPT
 from oncegate.sql.database.types import quoted, utc

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
 
-from oncegate.middleware.rules.key import key_line
+from oncegate.middleware.consumers.sql_interface import key_line
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ import orjson
 from sqlalchemy import BigInteger, Connection, Engine, MetaData, Row, Table, Text, bindparam, select, text, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from oncegate.cache.backoff import Backoff
+from oncegate.middleware.consumers.sql_interface import Backoff
 from oncegate.sql.database.access import in_transaction
 from oncegate.sql.database.types import dialect_of, insert_into, quoted
 from oncegate.sql.outbox.misuse import check_name

@@ -2,7 +2,7 @@
 
 from prometheus_client import REGISTRY, CollectorRegistry
 
-from oncegate.app.telemetry.attempt_metrics import Families
+from oncegate.prometheus.attempts import Families
 
 
 class RelayMetrics:
@@ -10,18 +10,12 @@ class RelayMetrics:
 
     def __init__(self, *, registry: CollectorRegistry = REGISTRY) -> None:
         families = Families(registry)
-        self._published = families.counter("relay_published", "Messages that the broker has confirmed.")
-        self._again = families.counter("relay_published_again", "Of those, after a try whose outcome nobody knows.")
-        self._refused = families.counter("relay_refused", "Messages that the broker has refused.")
-        self._rows = families.gauge(
-            "outbox_rows", "Rows of outboxes that wait, up to 100,000, when they were counted.", mode="mostrecent"
-        )
-        self._oldest = families.gauge(
-            "outbox_oldest_timestamp_seconds", "When the oldest of them was added; 0 without one.", mode="mostrecent"
-        )
-        self._held = families.gauge(
-            "outbox_held", "Rows that were refused, or are given up, and hold up their aggregates.", mode="mostrecent"
-        )
+        self._published = families.counter("relay_published")
+        self._again = families.counter("relay_published_again")
+        self._refused = families.counter("relay_refused")
+        self._rows = families.gauge("outbox_rows")
+        self._oldest = families.gauge("outbox_oldest_timestamp_seconds")
+        self._held = families.gauge("outbox_held")
 
     def relayed(self, published: int, published_again: int, refused: int) -> None:
         """See `oncegate.sql.outbox.relay.RelayWatch`."""

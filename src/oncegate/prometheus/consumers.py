@@ -4,19 +4,11 @@ They have names of their own, so that an app's registry takes them beside those 
 bounded set of values: consumers, decisions, outcomes, reasons, tables. A key never is one.
 """
 
-from typing import Final
-
 from prometheus_client import REGISTRY, CollectorRegistry
 
-from oncegate.app.telemetry.attempt_metrics import AttemptMetrics, Families
-from oncegate.app.telemetry.metrics import UPSTREAM_BOUNDS
-from oncegate.middleware.consumers.delivery import CONSUMER, Action, DeliveryDecision
-
-LETTER_REASONS: Final = (
-    *[decision.value for decision in DeliveryDecision if decision.action is Action.DEAD_LETTER],
-    "undecodable",
-)
-INBOX_DECISIONS: Final = ("first", "duplicate", "stale", "early", "forked", "mismatch", "forgotten", "unmarked")
+from oncegate.middleware.consumers.delivery import CONSUMER, DeliveryDecision
+from oncegate.prometheus.attempts import AttemptMetrics, Families
+from oncegate.prometheus.families import INBOX_DECISIONS, LETTER_REASONS
 
 
 class ConsumerMetrics(AttemptMetrics):
@@ -34,34 +26,22 @@ class ConsumerMetrics(AttemptMetrics):
 
         families = Families(registry)
         counter, gauge = families.counter, families.gauge
-        self._deliveries = counter("deliveries", "Deliveries to consumers, by decision.", "consumer", "decision")
-        self._mismatched = counter(
-            "delivery_mismatches_warned", "Other payloads that were taken for the first one's.", "consumer"
-        )
-        self._settled = counter("executions", "Executions by their outcome.", "consumer", "outcome")
-        self._seconds = families.histogram(
-            "execution", "From an execution's begin until its outcome was known.", "consumer", UPSTREAM_BOUNDS
-        )
-        self._letters = counter("dead_letters", "Deliveries that were given up.", "consumer", "reason")
-        self._lost = counter("execution_leases_lost", "Executions that somebody else took over.", "consumer")
-        self._refused = counter("execution_outcomes_refused", "Outcomes that came too late to be recorded.", "consumer")
-        self._in_flight = gauge("executions_in_flight", "Executions that run now.", "consumer")
-        self._waiting = gauge("execution_outcomes_waiting", "Outcomes that the cache has not taken yet.")
-        self._marked = counter("inbox_deliveries", "Deliveries to inboxes, by decision.", "consumer", "decision")
-        self._rows = gauge("inbox_rows", "Rows of an inbox's table, when it was measured.", "table", mode="mostrecent")
-        self._oldest = gauge(
-            "inbox_oldest_timestamp_seconds", "When its oldest row was written.", "table", mode="mostrecent"
-        )
-        self._waits = gauge(
-            "inbox_aggregates_waiting", "Aggregates that wait for a number.", "consumer", mode="mostrecent"
-        )
-        self._parked = gauge(
-            "inbox_parked_messages", "Messages that wait for the number before theirs.", "consumer", mode="mostrecent"
-        )
-        self._parked_since = gauge(
-            "inbox_parked_oldest_timestamp_seconds", "When the oldest one was parked.", "consumer", mode="mostrecent"
-        )
-        self._pruned = counter("inbox_pruned", "Rows that were deleted because they are old enough.", "table")
+        self._deliveries = counter("deliveries")
+        self._mismatched = counter("delivery_mismatches_warned")
+        self._settled = counter("executions")
+        self._seconds = families.histogram("execution")
+        self._letters = counter("dead_letters")
+        self._lost = counter("execution_leases_lost")
+        self._refused = counter("execution_outcomes_refused")
+        self._in_flight = gauge("executions_in_flight")
+        self._waiting = gauge("execution_outcomes_waiting")
+        self._marked = counter("inbox_deliveries")
+        self._rows = gauge("inbox_rows")
+        self._oldest = gauge("inbox_oldest_timestamp_seconds")
+        self._waits = gauge("inbox_aggregates_waiting")
+        self._parked = gauge("inbox_parked_messages")
+        self._parked_since = gauge("inbox_parked_oldest_timestamp_seconds")
+        self._pruned = counter("inbox_pruned")
         for consumer in consumers:
             self._begin(consumer)
 

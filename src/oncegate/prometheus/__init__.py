@@ -14,20 +14,13 @@ from collections.abc import Sequence
 from prometheus_client import REGISTRY, CollectorRegistry
 
 from oncegate import __version__
-from oncegate.app.telemetry.attempt_metrics import AttemptMetrics, Families
-from oncegate.app.telemetry.consumer_metrics import ConsumerMetrics
-from oncegate.app.telemetry.metrics import (
-    CACHE_BOUNDS,
-    DECISIONS,
-    FROM_THE_START,
-    OPERATIONS,
-    OTHER,
-    UPSTREAM_BOUNDS,
-)
-from oncegate.app.telemetry.relay_metrics import RelayMetrics
 from oncegate.middleware.admission.observe import Observation
 from oncegate.middleware.rules.arguments import given_routes
 from oncegate.middleware.rules.settings import DEFAULT_METHODS, Route
+from oncegate.prometheus.attempts import AttemptMetrics, Families
+from oncegate.prometheus.consumers import ConsumerMetrics
+from oncegate.prometheus.families import DECISIONS, FROM_THE_START, OPERATIONS, OTHER
+from oncegate.prometheus.relay import RelayMetrics
 
 __all__ = ["ConsumerMetrics", "MiddlewareMetrics", "RelayMetrics"]
 
@@ -44,25 +37,20 @@ class MiddlewareMetrics(AttemptMetrics):
     def __init__(self, *, routes: Sequence[Route] = (), registry: CollectorRegistry = REGISTRY) -> None:
         families = Families(registry)
         counter, gauge, histogram = families.counter, families.gauge, families.histogram
-        self._requests = counter("requests", "Answers to requests under enforcement.", "route", "method", "decision")
-        self._settled = counter("attempts", "Attempts by their outcome.", "route", "outcome")
-        self._lost = counter("lost_leases", "Running attempts that somebody else took over.", "route")
-        self._refused = counter("outcomes_refused", "Outcomes that came too late to be recorded.", "route")
-        self._mismatched = counter("mismatches_warned", "Other payloads answered under a used key.", "route")
-        self._cache_errors = counter("cache_errors", "Calls that the cache did not answer or refused.", "operation")
-        self._seconds = histogram(
-            "upstream", "From an attempt's begin until its response was whole.", "route", UPSTREAM_BOUNDS
-        )
-        self._cache = histogram("cache", "Until the cache answered.", "operation", CACHE_BOUNDS)
-        self._in_flight = gauge("attempts_in_flight", "Attempts that run now.")
-        self._buffered = gauge("buffered_bytes", "Bytes of requests' bodies that wait to be admitted.")
-        self._unread = gauge(
-            "unread_bytes", "Bytes of responses that wait for clients that take less than they are given."
-        )
-        self._dropped = counter("readers_dropped", "Connections closed because too much waited for slow readers.")
-        self._waiting = gauge("outcomes_waiting", "Outcomes that the cache has not taken yet.")
-        version = gauge("build_info", "The version that runs.", "version", mode="max")
-        version.labels(__version__).set(1)
+        self._requests = counter("requests")
+        self._settled = counter("attempts")
+        self._lost = counter("lost_leases")
+        self._refused = counter("outcomes_refused")
+        self._mismatched = counter("mismatches_warned")
+        self._cache_errors = counter("cache_errors")
+        self._seconds = histogram("upstream")
+        self._cache = histogram("cache")
+        self._in_flight = gauge("attempts_in_flight")
+        self._buffered = gauge("buffered_bytes")
+        self._unread = gauge("unread_bytes")
+        self._dropped = counter("readers_dropped")
+        self._waiting = gauge("outcomes_waiting")
+        gauge("build_info").labels(__version__).set(1)
         self._begin(given_routes(routes))
 
     def _begin(self, routes: Sequence[Route]) -> None:

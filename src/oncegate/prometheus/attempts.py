@@ -1,30 +1,31 @@
 """Prometheus metrics of attempts, for whoever makes them: a middleware by its routes, or consumers by their names."""
 
-from collections.abc import Sequence
-from typing import Literal
-
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from oncegate.app.telemetry.metrics import OUTCOMES, RELEASED
 from oncegate.cache.record import State
 from oncegate.middleware.admission.observe import Watch
+from oncegate.prometheus.families import COUNTERS, GAUGES, HISTOGRAMS, OUTCOMES, RELEASED
 
 
 class Families:
-    """Makes the metrics of one ``registry``. A gauge is the sum over the processes that live, unless ``mode`` says otherwise."""
+    """Makes the metrics of one ``registry``, by the names of `oncegate.prometheus.families`."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
 
-    def counter(self, name: str, meaning: str, *labels: str) -> Counter:
+    def counter(self, name: str) -> Counter:
+        """A counter of `COUNTERS`."""
+        meaning, labels = COUNTERS[name]
         return Counter(f"oncegate_{name}", meaning, labels, registry=self._registry)
 
-    def gauge(
-        self, name: str, meaning: str, *labels: str, mode: Literal["livesum", "mostrecent", "max"] = "livesum"
-    ) -> Gauge:
+    def gauge(self, name: str) -> Gauge:
+        """A gauge of `GAUGES`."""
+        meaning, labels, mode = GAUGES[name]
         return Gauge(f"oncegate_{name}", meaning, labels, registry=self._registry, multiprocess_mode=mode)
 
-    def histogram(self, name: str, meaning: str, label: str, bounds: Sequence[float]) -> Histogram:
+    def histogram(self, name: str) -> Histogram:
+        """A histogram of `HISTOGRAMS`."""
+        meaning, label, bounds = HISTOGRAMS[name]
         return Histogram(f"oncegate_{name}_seconds", meaning, [label], registry=self._registry, buckets=bounds)
 
 

@@ -1,0 +1,133 @@
+"""Every metric, by its name without ``oncegate_``: of the gateway, apps, consumers and relays. Whoever counts takes it from here.
+
+A counter's name gets ``_total``, a histogram's ``_seconds``. A label's values are bounded: no key, no caller, no path.
+"""
+
+from typing import Final, Literal, NamedTuple
+
+from oncegate.cache.record import State
+from oncegate.middleware.admission.gate import GateDecision
+from oncegate.middleware.consumers.delivery import Action, DeliveryDecision
+from oncegate.middleware.outcome.problems import KINDS
+
+CACHE_BOUNDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
+ATTEMPT_BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900)
+
+Mode = Literal["livesum", "mostrecent", "max"]
+"""Of a gauge's values in several processes, which counts: the sum over those that live, the latest, the largest."""
+
+
+class CounterFamily(NamedTuple):
+    """A counter: its help text, its labels."""
+
+    meaning: str
+    labels: tuple[str, ...] = ()
+
+
+class GaugeFamily(NamedTuple):
+    """A gauge: its help text, its labels, and which of several processes' values counts."""
+
+    meaning: str
+    labels: tuple[str, ...] = ()
+    mode: Mode = "livesum"
+
+
+class HistogramFamily(NamedTuple):
+    """A histogram of seconds: its help text, its label, its buckets' bounds."""
+
+    meaning: str
+    label: str
+    bounds: tuple[float, ...] = ATTEMPT_BOUNDS
+
+
+COUNTERS: Final = {
+    # of requests, by the gateway and by an app's middleware
+    "requests": CounterFamily("Answers to requests under enforcement.", ("route", "method", "decision")),
+    "attempts": CounterFamily("Attempts by their outcome.", ("route", "outcome")),
+    "lost_leases": CounterFamily("Running attempts that somebody else took over.", ("route",)),
+    "outcomes_refused": CounterFamily("Outcomes that came too late to be recorded.", ("route",)),
+    "mismatches_warned": CounterFamily("Other payloads answered under a used key.", ("route",)),
+    "cache_errors": CounterFamily("Calls that the cache did not answer or refused.", ("operation",)),
+    "readers_dropped": CounterFamily("Connections closed because too much waited for slow readers."),
+    # of the gateway alone
+    "logins_refused": CounterFamily("Requests with a wrong token for operators."),
+    "submissions": CounterFamily("Commands for a stream, by what came of them.", ("route", "outcome")),
+    "worker_deaths": CounterFamily("Workers that ended unasked."),
+    "attempts_lost": CounterFamily("Attempts and unwritten outcomes that died with a worker."),
+    # of consumers
+    "deliveries": CounterFamily("Deliveries to consumers, by decision.", ("consumer", "decision")),
+    "delivery_mismatches_warned": CounterFamily("Other payloads that were taken for the first one's.", ("consumer",)),
+    "executions": CounterFamily("Executions by their outcome.", ("consumer", "outcome")),
+    "execution_leases_lost": CounterFamily("Executions that somebody else took over.", ("consumer",)),
+    "execution_outcomes_refused": CounterFamily("Outcomes that came too late to be recorded.", ("consumer",)),
+    "dead_letters": CounterFamily("Deliveries that were given up.", ("consumer", "reason")),
+    "inbox_deliveries": CounterFamily("Deliveries to inboxes, by decision.", ("consumer", "decision")),
+    "inbox_pruned": CounterFamily("Rows that were deleted because they are old enough.", ("table",)),
+    # of relays
+    "relay_published": CounterFamily("Messages that the broker has confirmed."),
+    "relay_published_again": CounterFamily("Of those, after a try whose outcome nobody knows."),
+    "relay_refused": CounterFamily("Messages that the broker has refused."),
+}
+HISTOGRAMS: Final = {
+    "upstream": HistogramFamily("From an attempt's begin until its response was whole.", "route"),
+    "cache": HistogramFamily("Until the cache answered.", "operation", CACHE_BOUNDS),
+    "execution": HistogramFamily("From an execution's begin until its outcome was known.", "consumer"),
+}
+GAUGES: Final = {
+    "build_info": GaugeFamily("The version that runs.", ("version",), "max"),
+    # of requests, by the gateway and by an app's middleware
+    "attempts_in_flight": GaugeFamily("Attempts that run now."),
+    "buffered_bytes": GaugeFamily("Bytes of requests' bodies that wait to be admitted."),
+    "unread_bytes": GaugeFamily("Bytes of responses that wait for clients that take less than they are given."),
+    "outcomes_waiting": GaugeFamily("Outcomes that the cache has not taken yet."),
+    # of the gateway alone
+    "attempts_limit": GaugeFamily("Attempts that may run at once, over all workers."),
+    "buffered_limit_bytes": GaugeFamily("What the bodies that wait to be admitted may be, over all workers."),
+    "unread_limit_bytes": GaugeFamily(
+        "What may wait for clients that take less than they are given, over all workers."
+    ),
+    "cache_readable": GaugeFamily("Whether the cache answers."),
+    "cache_writable": GaugeFamily("Whether it takes records."),
+    "memory_cache_bytes": GaugeFamily("What the records in memory count for."),
+    "memory_cache_limit_bytes": GaugeFamily("What they may count for."),
+    "records": GaugeFamily("Records of the cache, when they were counted.", ("state",)),
+    "records_sampled_timestamp_seconds": GaugeFamily("When that was."),
+    # of consumers
+    "executions_in_flight": GaugeFamily("Executions that run now.", ("consumer",)),
+    "execution_outcomes_waiting": GaugeFamily("Outcomes that the cache has not taken yet."),
+    "inbox_rows": GaugeFamily("Rows of an inbox's table, when it was measured.", ("table",), "mostrecent"),
+    "inbox_oldest_timestamp_seconds": GaugeFamily("When its oldest row was written.", ("table",), "mostrecent"),
+    "inbox_aggregates_waiting": GaugeFamily("Aggregates that wait for a number.", ("consumer",), "mostrecent"),
+    "inbox_parked_messages": GaugeFamily(
+        "Messages that wait for the number before theirs.", ("consumer",), "mostrecent"
+    ),
+    "inbox_parked_oldest_timestamp_seconds": GaugeFamily(
+        "When the oldest one was parked.", ("consumer",), "mostrecent"
+    ),
+    # of relays
+    "outbox_rows": GaugeFamily("Rows of outboxes that wait, up to 100,000, when they were counted.", (), "mostrecent"),
+    "outbox_oldest_timestamp_seconds": GaugeFamily(
+        "When the oldest of them was added; 0 without one.", (), "mostrecent"
+    ),
+    "outbox_held": GaugeFamily(
+        "Rows that were refused, or are given up, and hold up their aggregates.", (), "mostrecent"
+    ),
+}
+
+# -- labels' values -------------------------------------------------------------------------------------------------------
+
+OPERATIONS: Final = ("claim", "extend", "complete", "release", "get")
+"""Of a cache, those that requests wait for."""
+RELEASED: Final = "released"
+OUTCOMES: Final = (State.SUCCEEDED, State.FAILED, State.UNKNOWN)
+DECISIONS: Final = tuple(dict.fromkeys([*(decision.value for decision in GateDecision), *KINDS]))
+OTHER: Final = "other"
+FROM_THE_START: Final = ("outcome-unknown", "cache-unavailable", "overloaded", "record-unreadable")
+"""Decisions that alerts are made of (docs/deploy/alerts.yaml): a series that began at 1 would have had no increase."""
+SUBMISSIONS: Final = ("accepted", "conflict", "full", "unavailable")
+"""What can come of a submission."""
+LETTER_REASONS: Final = (
+    *[decision.value for decision in DeliveryDecision if decision.action is Action.DEAD_LETTER],
+    "undecodable",
+)
+INBOX_DECISIONS: Final = ("first", "duplicate", "stale", "early", "forked", "mismatch", "forgotten", "unmarked")
