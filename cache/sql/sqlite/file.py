@@ -145,7 +145,9 @@ class SqliteFile:
         return True
 
     def _ends(self) -> bool:
-        with self._starting:  # so that a job put meanwhile finds this thread or starts another one, and there are never two
+        with (
+            self._starting
+        ):  # so that a job put meanwhile finds this thread or starts another one, and there are never two
             if not self._is_closing or self._waiting:
                 return False
             self._disconnect()
