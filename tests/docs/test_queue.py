@@ -1,4 +1,4 @@
-"""docs/patterns/queue.md: 300 commands, of which some fail once, with a kill half way: each is executed once (contract R12.68)."""
+"""docs/patterns/queue.md: 300 commands, some of which fail once, and a kill half way: each is executed once (contract R12.68)."""
 
 import asyncio
 import subprocess
