@@ -1,4 +1,4 @@
-"""Calls to PostgreSQL whose answer is lost: asked again, withdrawn, never assumed (contract R5.25)."""
+"""Calls to PostgreSQL whose answer is lost: asked again, withdrawn, never assumed (contract R5.25, R12.62)."""
 
 import asyncio
 import os

@@ -2,6 +2,8 @@
 `SqlCache` on a real SQLite and a real PostgreSQL, and each answer, each stored byte and each time to live is compared.
 
 Time is given to the databases, so that both sides stand at the same millisecond.
+
+Rules of docs/contract.md: R12.60.
 """
 
 import sqlite3

@@ -1,4 +1,7 @@
-"""A database of records: what is refused, what a standby and a crash do, and what a replay costs the server."""
+"""A database of records: what is refused, what a standby and a crash do, and what a replay costs the server.
+
+Rules of docs/contract.md: R12.63, R12.64, R12.65, R12.66.
+"""
 
 import asyncio
 import os

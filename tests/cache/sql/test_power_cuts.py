@@ -1,4 +1,7 @@
-"""A power cut after any commit: a file system that forgets what was not synced, by apsw. What was answered is there after it."""
+"""A power cut after any commit: a file system that forgets what was not synced, by apsw. What was answered is there after it.
+
+Rules of docs/contract.md: R12.61.
+"""
 
 import os
 import random

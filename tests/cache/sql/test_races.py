@@ -1,4 +1,5 @@
-"""Several processes claim the same keys of one database, and are killed in between: no key is won twice (contract R1.1, R1.2)."""
+"""Several processes claim the same keys of one database, and are killed in between: no key is won twice (contract R1.1, R1.2, R12.60).
+"""
 
 import random
 import subprocess

@@ -1,4 +1,7 @@
-"""A file of records: who may read it, what is refused, and what becomes of it under forks, locks, clocks and full disks."""
+"""A file of records: who may read it, what is refused, and what becomes of it under forks, locks, clocks and full disks.
+
+Rules of docs/contract.md: R12.61, R12.63, R12.64, R12.65, R12.66, R12.67.
+"""
 
 import asyncio
 import os
