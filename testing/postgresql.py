@@ -55,6 +55,11 @@ class PostgreSQLServer(Server):
             return self._folder / "server/bin"
         return Path(binaries)
 
+    @property
+    def folder(self) -> Path:
+        """Where it lives: its files are in ``data``."""
+        return self._folder
+
     def _run(self, name: str, *arguments: str) -> None:
         command = [str(self._binaries / name), *arguments]
         done = subprocess.run(command, cwd=self._folder, capture_output=True, text=True, **self._as)

@@ -1,20 +1,31 @@
-"""Gateways whose records are in SQLite or PostgreSQL: killed half way, and without writes, and with a row that was damaged.
+"""Gateways on SQLite and PostgreSQL: killed half way, without writes, with a damaged row, and what lies on the disk.
 
-Rules of docs/contract.md: R12.60, R12.64.
+Rules of docs/contract.md: R12.60, R12.64, R12.67.
 """
 
 import asyncio
+import base64
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
-from testing.caller import Caller, fresh_key, slug, until_answer
+from testing.caller import (
+    BODY_MARK,
+    CALLER_MARK,
+    KEY_MARK,
+    PASSWORD_MARK,
+    Caller,
+    fresh_key,
+    slug,
+    until_answer,
+)
 from testing.gateway import DEADLINE, Gateway
-from testing.ledger import Ledger
+from testing.ledger import Ledger, Reply
 from testing.postgresql import RecordsServer, records_server
 from testing.waiting import until
 from tests.system.conftest import SharedFile, Start
@@ -129,3 +140,50 @@ async def test_a_row_that_was_damaged_is_said_to_be_unreadable_and_not_executed_
     assert (answer.status_code, slug(answer)) == (500, "record-unreadable")
     assert (await caller.post(gateway, other)).status_code == 201
     assert ledger.attempts(key) == ["1"]
+
+
+ON = {
+    "secret": "a secret of 32 bytes or more, for tests",
+    "encryption_keys": [f"k1:{base64.b64encode(bytes(range(32))).decode()}"],
+}
+RESPONSE_MARK = b"what-the-upstream-said-"
+
+
+def bytes_on_disk(records: Records, folder: Path) -> bytes:
+    """All that the database has written, its log and what was not swept included."""
+    if isinstance(records, RecordsServer):
+        records.server.execute("CHECKPOINT")
+        folder = records.server.folder / "data"
+        found = [path for part in ("base", "pg_wal") for path in (folder / part).rglob("[0-9]*")]
+        return b"".join(path.read_bytes() for path in found if path.is_file())
+    written = [path.read_bytes() for path in sorted(folder.glob("records.db*"))]
+    assert len(written) == 3, "the log is there, too: its gateway was killed"
+    return b"".join(written)
+
+
+@pytest.mark.parametrize("settings", [ON, {}], ids=["on", "off"])
+async def test_no_key_credential_or_body_is_on_the_disk(
+    start: Start, ledger: Ledger, records: Records, caller: Caller, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    """Without the settings the bodies of responses are there, which shows that they would be found."""
+    gateway = start(ledger.url, records.url, idempotency={"scope": ["header:Authorization"]}, **settings).ready()
+    keys = [fresh_key() for _ in range(5)]
+    for key in keys:
+        fields = (("content-type", "text/plain"), ("x-token", PASSWORD_MARK + key))
+        ledger.answer(key, Reply(201, fields, RESPONSE_MARK + key.encode()))
+        assert (await caller.post(gateway, key)).status_code == 201
+    failing = fresh_key()
+    ledger.answer(failing, Reply(500, (), RESPONSE_MARK + failing.encode()))
+    assert (await caller.post(gateway, failing)).status_code == 500
+    gateway.kill()
+    written = bytes_on_disk(records, tmp_path)
+    found = {mark: written.count(mark) for mark in MARKS}
+    if settings:
+        assert found == dict.fromkeys(MARKS, 0)
+    else:
+        assert found[RESPONSE_MARK] >= len(keys)
+        assert found[KEY_MARK.encode()] == found[RESPONSE_MARK] + found[PASSWORD_MARK.encode()]  # within them alone
+        assert found[CALLER_MARK.encode()] == found[BODY_MARK] == 0
+
+
+MARKS = [KEY_MARK.encode(), CALLER_MARK.encode(), PASSWORD_MARK.encode(), BODY_MARK, RESPONSE_MARK]

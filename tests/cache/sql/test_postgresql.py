@@ -5,6 +5,10 @@ Rules of docs/contract.md: R12.63, R12.64, R12.65, R12.66.
 
 import asyncio
 import os
+import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
@@ -181,6 +185,59 @@ async def test_no_lock_outlives_a_statement(records_server: PostgreSQLServer, da
         assert set(seen) == {0}
 
 
+STOPS = """
+import asyncio, os, signal, sys
+from oncegate.cache.record import ClaimRequest, State
+from oncegate.cache.sql import calls
+from oncegate.cache.sql.store import SqlCache
+
+decide = calls.Decision._decide
+
+def stopping(self, held, expected, row):
+    step = decide(self, held, expected, row)
+    if row is not None and step is not None:
+        print("between", flush=True)
+        os.kill(os.getpid(), signal.SIGSTOP)  # it has read, and has not swapped yet
+    return step
+
+calls.Decision._decide = stopping
+
+async def main():
+    cache = SqlCache.from_url(sys.argv[1], timeout=30)
+    takeover = frozenset({State.FAILED, State.UNKNOWN})
+    claim = await cache.claim("a:key", ClaimRequest(os.urandom(16), b"p" * 16, 600000, 600000, takeover))
+    print(claim.won, flush=True)
+    await cache.close()
+
+asyncio.run(main())
+"""
+
+
+async def test_a_process_that_is_stopped_between_look_and_swap_holds_up_nobody(
+    records_server: PostgreSQLServer, database: str
+) -> None:
+    async with opened(records_server, database) as cache:
+        await claim(cache, "a:key", lease_ms=1)
+        await until(lambda: _is_unknown(cache, "a:key"))
+        command = [sys.executable, "-c", STOPS, url(records_server, database)]
+        with await asyncio.to_thread(subprocess.Popen, command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert await asyncio.to_thread(process.stdout.readline) == "between\n"
+            try:
+                async with asyncio.timeout(20):
+                    won = await claim(cache, "a:key", RETRY)
+                    assert (won.won, won.record.attempt) == (True, 2)
+                    await succeeded(cache, "b:key")
+            finally:
+                process.send_signal(signal.SIGCONT)
+            assert await asyncio.to_thread(process.stdout.readline) == "False\n"
+
+
+async def _is_unknown(cache: SqlCache, key: str) -> bool:
+    found = await cache.get(key)
+    return found is not None and found.record.state is State.UNKNOWN
+
+
 async def test_a_row_that_is_over_and_not_swept_is_claimed_as_a_first_attempt(
     records_server: PostgreSQLServer, database: str
 ) -> None:
@@ -252,6 +309,44 @@ async def test_a_server_that_is_killed_and_started_again_forgets_nothing_that_wa
             (line,) = cache._lines.values()
             await until(lambda: not line._busy)
             assert await cache.get("down:key") is None
+
+
+class Standby(PostgreSQLServer):
+    """A copy of a server that follows it."""
+
+    def __init__(self, primary: PostgreSQLServer) -> None:
+        super().__init__()
+        shutil.rmtree(self.folder / "data")
+        where = ["-h", "127.0.0.1", "-p", str(primary.port), "-U", "postgres"]
+        self._run("pg_basebackup", "-D", "data", "-R", "-X", "stream", "-c", "fast", *where)
+
+    def has(self, key: str, database: str) -> bool:
+        """Whether the record has come over."""
+        return bool(self.execute(f"SELECT 1 FROM oncegate_records WHERE key = '{key}'", database))
+
+
+async def test_a_standby_serves_replays_and_once_promoted_everything_but_what_it_had_not_got() -> None:
+    with own_server() as (primary, database), Standby(primary) as standby:
+        async with opened(primary, database) as cache:
+            await succeeded(cache, "a:key")
+            await until(lambda: standby.has("a:key", database))
+        refused = SqlCache.from_url(url(standby, database), timeout=30)
+        with pytest.raises(CacheUnsupported, match="names a standby"):
+            await refused.check()
+        assert (await claim(refused, "a:key")).record.response == RESPONSE
+        with pytest.raises(CacheRefused, match="takes no writes"):
+            await claim(refused, "b:key")
+        await refused.close()
+        standby.stop()  # what is answered from here on doesn't come over
+        async with opened(primary, database) as cache:
+            await succeeded(cache, "lost:key")
+        primary.stop()
+        standby.start()
+        standby.execute("SELECT pg_promote()")
+        async with opened(standby, database) as cache:
+            assert (await claim(cache, "a:key")).record.response == RESPONSE
+            assert (await claim(cache, "b:key")).won
+            assert (await claim(cache, "lost:key")).won  # as docs/databases.md says
 
 
 async def test_a_full_disk_is_told_as_such() -> None:

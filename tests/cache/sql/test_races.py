@@ -1,4 +1,6 @@
-"""Several processes claim the same keys of one database, and are killed in between: no key is won twice (contract R1.1, R1.2, R12.60).
+"""Several processes claim the same keys of one database, and are killed in between: no key is won twice.
+
+Rules of docs/contract.md: R1.1, R1.2, R12.60.
 """
 
 import random
