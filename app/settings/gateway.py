@@ -61,8 +61,8 @@ class GatewaySettings(StrictSettings):
     encryption_keys: tuple[str, ...] = Field(
         default=(),
         repr=False,
-        description="encrypt what is kept of responses and commands in Redis: id:base64 of 32 bytes; the first one encrypts, "
-        'all decrypt; "none" as the first: not yet',
+        description="encrypt what is kept of responses and commands, in Redis or a database: id:base64 of 32 bytes; "
+        'the first one encrypts, all decrypt; "none" as the first: not yet',
     )
     encryption_keys_file: str = Field(default="", description="a file with the encryption keys, a line each")
     cache_timeout: Seconds = Field(default=0.5, description="per command to the cache")
