@@ -29,7 +29,7 @@ from oncegate.app.processes import (
 from oncegate.app.server.accept import Acceptor, Balance, bind
 from oncegate.app.server.connection import InboundConnection
 from oncegate.app.settings.gateway import GatewaySettings, redact
-from oncegate.app.settings.sources import ConfigurationError, admin_token
+from oncegate.app.settings.sources import ConfigurationError, gateway_admin_token
 from oncegate.app.telemetry import logs
 from oncegate.middleware.admission.observe import Observe
 from oncegate.middleware.tokens.key_set import UnusableKeys
@@ -52,7 +52,7 @@ def serve(
     logs.configure(settings.log_level, settings.log_format)
     try:
         # Made before any fork: nothing in it has a connection, a thread or an event loop yet.
-        gateway = create_gateway(settings, observe=observe, admin_token=admin_token())
+        gateway = create_gateway(settings, observe=observe, admin_token=gateway_admin_token())
     except ConfigurationError as error:
         return _refused(str(error), USAGE)
     except UnusableKeys as error:

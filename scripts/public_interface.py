@@ -42,6 +42,7 @@ SECTIONS = {
         "Delivery",
         "Once",
         "Begun",
+        "Execution",
         "DeliveryDecision",
         "Action",
         "Recording",

@@ -23,6 +23,7 @@ full_page_writes = off
 jit = off  # needs LLVM
 shared_buffers = 16MB
 max_connections = 100
+max_prepared_transactions = 5
 unix_socket_directories = ''
 listen_addresses = '127.0.0.1'
 timezone = 'UTC'

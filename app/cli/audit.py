@@ -38,7 +38,9 @@ def audit(what: str, done: str, reason: str) -> None:
 def _checked_reason(_: click.Context, __: click.Parameter, reason: str) -> str:
     """A ``--reason`` as it can be kept. Ends the process for another one."""
     if len(reason) > MOST_REASON or not REASON.fullmatch(reason):
-        end(f"--reason is one line of at most {MOST_REASON} characters")
+        end(
+            f"--reason is one line of at most {MOST_REASON} characters, without marks that hide in a text or turn it round"
+        )
     return reason
 
 

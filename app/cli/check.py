@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from oncegate.app.cli.database.options import one_line
-from oncegate.app.cli.terminal import output
-from oncegate.app.cli.usage import json_output, run_quietly, without_none
+from oncegate.app.cli.terminal import output, plain
+from oncegate.app.cli.usage import json_output, run_quietly, with_place, without_none
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,21 +39,22 @@ def check(
     Exit codes: 0 the gateway can run, 1 it can't (cache, upstream or keys), 2 the configuration is wrong.
     """
     from oncegate.app.cli.findings import Finding, Severity, examine
-    from oncegate.app.settings.sources import ConfigurationError, admin_token, load
+    from oncegate.app.settings.sources import ConfigurationError, gateway_admin_token, load
 
     if database is not None:
         with one_line():
             from oncegate.sql.outbox.examine import examine as examine_database
 
             seen = examine_database(database, schema)
-        found = [Finding(each.area, Severity(each.severity), each.text) for each in seen]
+        found = [Finding(each.area, Severity(each.severity), with_place(each.text)) for each in seen]
     else:
         try:
-            settings, token = load(without_none(options), config), admin_token()
+            settings = load(without_none(options), config)
+            gateway_admin_token()
         except ConfigurationError as error:
             _show([Finding("configuration", Severity.FAILED, str(error))], as_json=as_json)
             sys.exit(2)
-        found = run_quietly(examine(settings, token))
+        found = run_quietly(examine(settings))
     _show(found, as_json=as_json)
     worst = {finding.severity for finding in found}
     sys.exit(1 if Severity.FAILED in worst or (strict and Severity.ADVICE in worst) else 0)
@@ -71,4 +72,4 @@ def _print_findings(found: dict[str, Any]) -> None:
     console = Console(highlight=False, soft_wrap=True)
     for each in found["findings"]:
         mark, style = _MARKS[each["verdict"]]
-        console.print(Text.assemble((mark, style), f"  {each['area']:<14} {each['text']}"))
+        console.print(Text.assemble((mark, style), f"  {each['area']:<14} {plain(each['text'])}"))

@@ -106,10 +106,8 @@ async def list_(found: "Commands", as_json: bool, pending: bool, limit: int, aft
 @_options
 async def show(found: "Commands", as_json: bool, identifier: str, body: bool) -> None:
     """Show what is known of a command: by its id, by that of its entry, or by that of its dead letter."""
-    command = await found.show(identifier, body=body)
-    if command is None:
-        end("no such command: it was never accepted, or its time is over", 1)
-    output(command, print_command, as_json=as_json)
+    missing = "no such command: it was never accepted, or its time is over"
+    output(await found.show(identifier, body=body), print_command, as_json=as_json, missing=missing)
 
 
 @commands.command()

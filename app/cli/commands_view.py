@@ -1,69 +1,53 @@
 """Prints commands and dead letters, as tables for people."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from oncegate.app.cli.terminal import ago, beginning, console, duration, moment, print_details, print_table
+from oncegate.app.cli.terminal import Columns, ago, beginning, console, duration, moment, print_details, print_table
+from oncegate.app.cli.usage import to_paste
 
 Members = Mapping[str, Any]
 
 
 def print_letters(listing: Members) -> None:
     """A table of dead letters, and how much else there is."""
-    letters, more = listing["dead_letters"], listing["after"]
-    if letters:
-        names = ("dead letter", "command", "consumer", "reason", "attempts", "died", "error")
-        _print_with_numbers(names, map(_letter_cells, letters), letters, folded=("error",))
-    else:
-        console().print("No dead letters.")
-    if more:
-        console().print(f"There are more: --after {more}", markup=False)
+    _print_numbered(_OF_LETTERS, listing["dead_letters"], folded=("error", _NUMBER), none="No dead letters.")
+    if listing["after"]:
+        console().print(f"There are more: --after {listing['after']}", markup=False)
     _print_counts(listing["counts"])
 
 
 def print_pending(listing: Members) -> None:
     """A table of what workers hold."""
-    held = listing["pending"]
-    if held:
-        names = ("entry", "command", "state", "attempt", "worker", "silent for", "accepted")
-        _print_with_numbers(names, map(_held_cells, held), held, folded=())
-    else:
-        console().print("Nothing is pending.")
+    _print_numbered(_OF_ENTRIES, listing["pending"], folded=(_NUMBER,), none="Nothing is pending.")
     _print_counts(listing["counts"])
 
 
-def _print_with_numbers(
-    names: Sequence[str], rows: Iterable[list[str]], each: Sequence[Members], *, folded: Collection[str]
-) -> None:
-    """A table, in which their aggregates and numbers come last, where some of ``each`` have one."""
-    if any(one["sequence"] is not None for one in each):
-        names, folded = [*names, "aggregate"], [*folded, "aggregate"]
-        rows = [[*row, _number(one)] for row, one in zip(rows, each, strict=True)]
-    print_table(names, rows, folded=folded)
+def _print_numbered(columns: Columns, rows: Sequence[Members], *, folded: Collection[str], none: str) -> None:
+    """A table, in which their aggregates and numbers come last, where some of ``rows`` have one."""
+    are_numbered = any(one["sequence"] is not None for one in rows)
+    print_table({**columns, _NUMBER: _number} if are_numbered else columns, rows, folded=folded, none=none)
 
 
-def _letter_cells(letter: Members) -> list[str]:
-    return [
-        letter["id"],
-        letter["command"] or "-",
-        letter["consumer"],
-        letter["reason"],
-        str(letter["attempts"]),
-        moment(letter["died_at"]),
-        _cut(_error(letter)),
-    ]
-
-
-def _held_cells(held: Members) -> list[str]:
-    return [
-        held["entry"],
-        held["command"] or "-",
-        held["state"],
-        str(held["attempt"]),
-        held["worker"],
-        duration(held["silent_for"]),
-        moment(held["accepted_at"]),
-    ]
+_NUMBER = "aggregate"
+_OF_LETTERS: Columns = {
+    "dead letter": "id",
+    "command": "command",
+    "consumer": "consumer",
+    "reason": "reason",
+    "attempts": "attempts",
+    "died": ("died_at", moment),
+    "error": lambda letter: _cut(_error(letter)),
+}
+_OF_ENTRIES: Columns = {
+    "entry": "entry",
+    "command": "command",
+    "state": "state",
+    "attempt": "attempt",
+    "worker": "worker",
+    "silent for": ("silent_for", duration),
+    "accepted": ("accepted_at", moment),
+}
 
 
 def _number(about: Members) -> str:
@@ -83,7 +67,7 @@ def print_command(command: Members) -> None:
     for letter in command["dead_letters"]:
         lines += [("", ""), *_letter(letter)]
     if command["dead_letters"]:
-        lines += [("", ""), ("again?", f"oncegate commands retry {command['dead_letters'][0]['id']}")]
+        lines += [("", ""), ("again?", to_paste(f"oncegate commands retry {command['dead_letters'][0]['id']}"))]
     print_details(lines)
 
 

@@ -27,7 +27,6 @@ SHORT_LEASE = 5.0
 """Seconds: a pause of a virtual machine, or of Redis while it forks, is easily as long."""
 LONG_KEEPALIVE = 5.0
 """Seconds: common upstreams (uvicorn, Node) close idle connections after five."""
-SHORT_TOKEN = 16
 FAR_BEHIND = 0.5
 """Of a stream's limit: a group with as many entries still to read is far behind, and submissions will soon be refused."""
 HEAD_SECONDS = 5.0
@@ -54,15 +53,15 @@ class Finding:
     text: str
 
 
-async def examine(settings: GatewaySettings, admin_token: str | None) -> list[Finding]:
+async def examine(settings: GatewaySettings) -> list[Finding]:
     """Check everything. Never raises for what it finds."""
     checks = {"cache": _cache, "stream": _streams, "jwks": _keys, "upstream": _upstream}
     found = await asyncio.gather(*[check(settings) for check in checks.values()])
-    areas = {"configuration": _configuration(settings, admin_token), **dict(zip(checks, found, strict=True))}
+    areas = {"configuration": _configuration(settings), **dict(zip(checks, found, strict=True))}
     return [Finding(area, *each) for area, lines in areas.items() for each in lines]
 
 
-def _configuration(settings: GatewaySettings, admin_token: str | None) -> Lines:
+def _configuration(settings: GatewaySettings) -> Lines:
     advice = [*settings.advice(), *route_advice(settings.routes)]
     rules = {"idempotency": settings.idempotency}
     rules |= {f"routes.{n}": route.settings(settings.idempotency) for n, route in enumerate(settings.routes)}
@@ -81,8 +80,6 @@ def _configuration(settings: GatewaySettings, admin_token: str | None) -> Lines:
             "secret is not set: who reads the cache or the logs can test guesses of keys, credentials and payloads against "
             "their digests; set ONCEGATE_SECRET, and see docs/operations.md for records that there are already"
         )
-    if admin_token and len(admin_token) < SHORT_TOKEN:
-        advice.append(f"ONCEGATE_ADMIN_TOKEN is shorter than {SHORT_TOKEN} characters: it opens every record")
     return [(ADVICE, line) for line in advice] or [(GOOD, "complete and consistent")]
 
 

@@ -23,7 +23,7 @@ from oncegate.cache.redis.url import either
 
 if TYPE_CHECKING:
     from oncegate.app.operators.pages.client import RemoteGateway
-    from oncegate.app.operators.records import Records
+    from oncegate.app.operators.records import Chosen, Records
     from oncegate.cache.transitions import ResolveRequest
 
     Source = Records | RemoteGateway
@@ -132,17 +132,47 @@ def _which(command: Callable[..., None]) -> Callable[..., None]:
 
 
 _caller = click.option("--caller", metavar="-", help="Whose: the caller's header lines are read from standard input.")
+_route = click.option(
+    "--route", metavar="PATTERN", help="Those of this route, spelled as in the configuration; * is the default one."
+)
 _force = click.option("--force", is_flag=True, help="Also while the attempt is running. It runs on all the same.")
 _attempt = click.option("--attempt", type=click.IntRange(1), help="Only while this is the record's attempt.")
 
 
 @keys.command("list")
 @click.option("--state", type=click.Choice(STATES), help="Only those that read so.")
+@_route
+@_caller
+@click.option("--since", metavar="AGE", help="Only those that began within this time: 45s, 90m, 12h, 30d.")
 @click.option("--limit", type=click.IntRange(1, 1_000_000), default=100, show_default=True, help="About how many.")
 @click.option("--cursor", default="", metavar="CURSOR", help="Go on where an earlier list ended.")
 @_options
-async def list_(source: "Source", as_json: bool, state: str | None, limit: int, cursor: str) -> None:
-    """List the records that there are."""
+async def list_(
+    source: "Source",
+    as_json: bool,
+    state: str | None,
+    limit: int,
+    cursor: str,
+    route: str | None,
+    caller: str | None,
+    since: str | None,
+) -> None:
+    """List the records that there are, the newest first.
+
+    Those of a route, of a caller or of a time are looked for among all records, and are the newest of them. Without these
+    options the list ends when it is long enough, whatever there is besides, and goes on with --cursor.
+    """
+    from oncegate.app.operators.records import Chosen, begun
+
+    if (route, caller, since) != (None, None, None):
+        if cursor:
+            end("--cursor goes on with a list of any route, caller and time: leave it out")
+        lines = _caller_lines(caller)
+        ids = None if lines is None else frozenset(await source.of_key(None, lines))
+        chosen = Chosen(ids, route, _ms_ago(since, "--since"))
+        records = await _newest(source, state, chosen, limit)
+        output({"records": records, "cursor": ""}, print_list, as_json=as_json)
+        return
     found: dict[str, dict[str, Any]] = {}
     while len(found) < limit:
         # Those in one state may be few among many: larger steps, fewer questions.
@@ -152,7 +182,27 @@ async def list_(source: "Source", as_json: bool, state: str | None, limit: int, 
         cursor, before = listing["cursor"], cursor
         if cursor in ("", before):
             break
-    output({"records": list(found.values()), "cursor": cursor}, print_list, as_json=as_json)
+    records = sorted(found.values(), key=begun, reverse=True)
+    output({"records": records, "cursor": cursor}, print_list, as_json=as_json)
+
+
+async def _newest(source: "Source", state: str | None, chosen: "Chosen", limit: int) -> list[dict[str, Any]]:
+    """Up to ``limit`` of all that are ``chosen``; no more are held. Says where there are others."""
+    from oncegate.app.operators.records import begun
+
+    newest: list[dict[str, Any]] = []
+    cursor, is_cut = "", False
+    while True:
+        listing = await source.listing(state, cursor=cursor, limit=1000)
+        found = {record["id"]: record for record in (*newest, *filter(chosen.has, listing["records"]))}
+        newest = sorted(found.values(), key=begun, reverse=True)[:limit]
+        is_cut |= len(found) > limit
+        cursor, before = listing["cursor"], cursor
+        if cursor in ("", before):
+            break
+    if is_cut:
+        click.echo(f"oncegate: these are the newest {limit}: --limit", err=True)
+    return newest
 
 
 @keys.command()
@@ -163,9 +213,8 @@ async def show(source: "Source", as_json: bool, **which: str | None) -> None:
     found = await _find(source, **which)
     records = [await _record(source, identifier, alone=len(found) == 1) for identifier in found]
     there = [record for record in records if record]
-    if not there:
-        end(await _no_record(source), 1)
-    output({"records": there}, print_records, as_json=as_json)
+    missing = "" if there else await _no_record(source)
+    output({"records": there} if there else None, print_records, as_json=as_json, missing=missing)
 
 
 async def _record(source: "Source", identifier: str, *, alone: bool) -> dict[str, Any] | None:
@@ -242,9 +291,7 @@ async def resolve(
 
 @keys.command()
 @_caller
-@click.option(
-    "--route", metavar="PATTERN", help="Those of this route, spelled as in the configuration; * is the default one."
-)
+@_route
 @click.option("--older", metavar="AGE", help="Those completed longer ago than this: 45s, 90m, 12h, 30d.")
 @click.option("--dry-run", is_flag=True, help="Only count.")
 @click.option("--force", is_flag=True, help="Also those in flight, whose attempts run on, or of unknown outcome.")
@@ -274,7 +321,7 @@ async def purge(
 
     if caller is None and route is None and older is None:
         end("give --caller -, --route PATTERN or --older AGE, or several of them")
-    before_ms = _before_ms(older)
+    before_ms = _ms_ago(older, "--older")
     if not isinstance(source, Records) or not isinstance(source.cache, Purges):
         end(f"purge works on the shared cache itself: give --cache URL or --config FILE; {_ONLY_SHARED}")
     lines = _caller_lines(caller)
@@ -291,13 +338,13 @@ async def purge(
     output(asdict(purged) | {"dry_run": dry_run}, print_purged, as_json=as_json)
 
 
-def _before_ms(older: str | None) -> int:
-    """The Unix time (ms) that was ``older`` ago; 0 where ``older`` was not given."""
-    if older is None:
+def _ms_ago(age: str | None, option: str) -> int:
+    """The Unix time (ms) that was so long ago; 0 where the ``option`` was not given."""
+    if age is None:
         return 0
-    amount, unit = older[:-1], older[-1:]
+    amount, unit = age[:-1], age[-1:]
     if not (amount.isascii() and amount.isdigit() and len(amount) < 8 and int(amount) and unit in _UNITS):
-        end("--older takes an age above 0: 45s, 90m, 12h, 30d")
+        end(f"{option} takes an age above 0: 45s, 90m, 12h, 30d")
     return max(1, round(time() * 1000) - int(amount) * _UNITS[unit] * 1000)
 
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from rich.console import Console
 
-from oncegate.app.cli.terminal import ago, beginning, console, duration, moment, print_details, print_table
+from oncegate.app.cli.terminal import Columns, ago, beginning, console, duration, moment, print_details, print_table
+from oncegate.app.cli.usage import to_paste
 from oncegate.cache.record import State
 
 if TYPE_CHECKING:
@@ -16,30 +17,29 @@ if TYPE_CHECKING:
 
 def print_list(listing: dict[str, Any]) -> None:
     """A table of records, and the option that lists more of them."""
-    records, cursor, out = listing["records"], listing["cursor"], console()
-    if records:
-        names = ("record", "state", "attempt", "began", "took", "request", "gateway", "status", "gone in")
-        print_table(names, map(_cells, records), folded=set(names) - {"record", "state", "began"})
-    else:
-        out.print("No such records." if not cursor else "None so far.")
+    cursor = listing["cursor"]
+    none = "No such records." if not cursor else "None so far."
+    print_table(_COLUMNS, listing["records"], folded=_COLUMNS.keys() - {"record", "state", "began"}, none=none)
     if cursor:
-        out.print(f"There is more: --cursor {cursor}", markup=False)
+        console().print(f"There is more: --cursor {cursor}", markup=False)
 
 
-def _cells(record: dict[str, Any]) -> list[str]:
-    if "attempt" not in record:
-        return [record["id"], record["state"]]
-    return [
-        record["id"],
-        record["state"],
-        str(record["attempt"]),
-        moment(record["began_at"]),
-        duration(record["took"]),
-        " ".join(part for part in (record.get("method"), record.get("route")) if part) or "-",
-        record["gateway"] or "-",
-        str(record["status"] or "-"),
-        duration(record["expires_in"]),
-    ]
+def _request(record: dict[str, Any]) -> str:
+    """Of a record that can't be read nothing is known of it."""
+    return " ".join(filter(None, map(record.get, ("method", "route")))) or "-" * ("attempt" in record)
+
+
+_COLUMNS: Columns = {
+    "record": "id",
+    "state": "state",
+    "attempt": "attempt",
+    "began": ("began_at", moment),
+    "took": ("took", duration),
+    "request": _request,
+    "gateway": "gateway",
+    "status": "status",
+    "gone in": ("expires_in", duration),
+}
 
 
 def print_records(found: dict[str, Any]) -> None:
@@ -57,7 +57,9 @@ def _lines(record: dict[str, Any]) -> list[tuple[str, str]]:
     lines = [("record", record["id"]), ("state", _state(record))]
     submission = record.get("submission", False)
     if submission:
-        lines.append(("of", f"a submission; what became of the command: oncegate commands show {record['id']}"))
+        lines.append(
+            ("of", f"a submission; what became of the command: {to_paste('oncegate commands show ' + record['id'])}")
+        )
     lines.append(("attempt", _attempt(record)))
     lines.append(("began", ago(record["began_at"])))
     if record["took"] is not None or record["ended_at"]:
@@ -74,8 +76,10 @@ def _lines(record: dict[str, Any]) -> list[tuple[str, str]]:
         return lines
     lines.append(("a retry", _RETRY[record["state"]]))
     if record["state"] == State.UNKNOWN:
-        lines.append(("executed?", f"oncegate keys resolve --record {record['id']} --status 201 --body @FILE"))
-        lines.append(("not?", f"oncegate keys release --record {record['id']}"))
+        lines.append(
+            ("executed?", to_paste(f"oncegate keys resolve --record {record['id']} --status 201 --body @FILE"))
+        )
+        lines.append(("not?", to_paste(f"oncegate keys release --record {record['id']}")))
     return lines
 
 

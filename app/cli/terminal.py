@@ -1,6 +1,6 @@
 """Output of the operators' commands: tables and times for a terminal, plain columns or JSON for a program."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -9,6 +9,12 @@ import orjson
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from oncegate.app.cli.usage import end
+
+Cell = Callable[[Any], str]
+Columns = Mapping[str, str | tuple[str, Cell] | Cell]
+"""Of a table, by their names: the member of a row that one shows, perhaps with what makes a text of it; or what does of a row."""
 
 _WIDE = 200
 """Columns where a program reads the output: its tables must not be folded."""
@@ -24,14 +30,33 @@ def console() -> Console:
     return out if out.is_terminal else Console(highlight=False, width=_WIDE)
 
 
-def print_table(names: Sequence[str], rows: Iterable[Sequence[str]], *, folded: Collection[str]) -> None:
-    """Print a table, whose columns ``folded`` may take several lines."""
+def print_table(columns: Columns, rows: Sequence[Any], *, folded: Collection[str], none: str = "") -> None:
+    """Print a table of ``rows``, in which columns that are ``folded`` may take several lines; without rows ``none``, if given."""
+    if none and not rows:
+        console().print(none)
+        return
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in names:
+    for name in columns:
         table.add_column(name, no_wrap=name not in folded)
     for row in rows:
-        table.add_row(*map(_cell, row))
+        table.add_row(*[_cell(_shown(row, column)) for column in columns.values()])
     _print(table)
+
+
+def _shown(row: Any, column: str | tuple[str, Cell] | Cell) -> str:
+    """A member that is empty is ``-``, one that is not there nothing."""
+    if callable(column):
+        return column(row)
+    member, text = (column, str) if isinstance(column, str) else column
+    if member not in row:
+        return ""
+    return "-" if text is str and row[member] in (None, "") else text(row[member])
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Print each on one line."""
+    for line in lines:
+        click.echo(plain(line))
 
 
 def print_details(lines: Iterable[tuple[str, str]]) -> None:
@@ -40,13 +65,13 @@ def print_details(lines: Iterable[tuple[str, str]]) -> None:
     table.add_column(style="bold", no_wrap=True)
     table.add_column()
     for name, value in lines:
-        table.add_row(name, _cell(value))
+        table.add_row(name, _cell(value, lines=True))
     _print(table)
 
 
-def _cell(value: str) -> Text:
+def _cell(value: str, *, lines: bool = False) -> Text:
     """Text, not a string: what comes from elsewhere is no markup. A state has its colour."""
-    return Text(plain(value), _STYLES.get(value.partition(":")[0].partition(",")[0], ""))
+    return Text(plain(value, lines=lines), _STYLES.get(value.partition(":")[0].partition(",")[0], ""))
 
 
 def _print(table: Table) -> None:
@@ -60,22 +85,24 @@ def _print(table: Table) -> None:
     click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
-def output(document: dict[str, Any], text: Callable[[dict[str, Any]], None], *, as_json: bool) -> None:
-    """Print ``document``: as JSON for scripts, by ``text`` for people."""
+def output(
+    document: dict[str, Any] | None, text: Callable[[dict[str, Any]], None], *, as_json: bool, missing: str = ""
+) -> None:
+    """Print ``document``: as JSON for scripts, by ``text`` for people. Ends with ``missing`` where there is none."""
+    if document is None:
+        end(missing, 1)
     if as_json:
-        as_document(document)
+        click.echo(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
     else:
         text(document)
 
 
-def as_document(document: dict[str, Any]) -> None:
-    """Print ``document`` as JSON, for scripts."""
-    click.echo(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
+def plain(text: str, *, lines: bool = False) -> str:
+    """``text``, which comes from elsewhere, without characters that a terminal would obey, and marks that turn a text round.
 
-
-def plain(text: str) -> str:
-    """``text`` without control characters, which a terminal would obey: it comes from elsewhere."""
-    return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
+    It is one line, so that no aggregate's name makes a second one, unless it may have several ``lines``.
+    """
+    return "".join(c if c.isprintable() or (lines and c == "\n") else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def beginning(body: str) -> str:

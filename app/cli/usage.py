@@ -1,11 +1,14 @@
 """What commands share: options, the settings that these give, and how a command runs and ends."""
 
 import logging
+import re
+import shlex
 import sys
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from oncegate.cache.redis.url import REDIS_SCHEMES
 
@@ -25,6 +28,37 @@ config_file = click.option("--config", metavar="FILE", help="The gateway's TOML 
 json_output = click.option("--json", "as_json", is_flag=True, help="One JSON document, for scripts.")
 redis = click.option("--cache", metavar="URL", help="The Redis that the gateway uses.")
 namespace = click.option("--namespace", metavar="NAME", help="The gateway's namespace (default: default).")
+
+
+_PLACES = ("config", "gateway", "cache", "namespace", "stream", "consumer", "database", "schema")
+"""Options that say where to look."""
+_COMMAND = re.compile(r"(oncegate [a-z -]*[a-z]) --database URL(?: --schema (?:'[^']*'|\S+))?")
+_PASSWORD = re.compile(r"(?<=://)([^/@:?]*):[^/@]*@")
+
+
+def to_paste(command: str) -> str:
+    """``command`` with those options of this one that say where to look, as far as it takes them: it can be pasted as it is.
+
+    A password is not repeated. What came from the environment is there for the next command, too.
+    """
+    context = click.get_current_context(silent=True)
+    if context is None:
+        return command
+    found: click.Command | None = context.find_root().command
+    for word in command.split()[1:]:
+        if isinstance(found, click.Group):
+            found = found.get_command(context, word)
+    takes = {option.name for option in found.params} if found is not None else set()
+    for name in _PLACES:
+        if name in takes and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            shown = _PASSWORD.sub(r"\1:***@", context.params[name])
+            command += f" --{name} {shlex.quote(shown)}"
+    return command
+
+
+def with_place(text: str) -> str:
+    """``text``, in which commands about a database have ``--database URL``, with the database that this command was given."""
+    return _COMMAND.sub(lambda found: to_paste(found[1]), text)
 
 
 def redis_settings(

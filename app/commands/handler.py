@@ -12,7 +12,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -27,7 +27,7 @@ from oncegate.middleware.outcome.calling import call
 from oncegate.middleware.outcome.errors import ENDS_PROCESS, NotRetryable
 from oncegate.middleware.outcome.responses import now_ms
 from oncegate.middleware.outcome.results import JsonCodec, dumped
-from oncegate.middleware.rules.arguments import is_async
+from oncegate.middleware.rules.arguments import excludes, is_async
 
 _RESULT_HEADERS = ((b"content-type", b"application/json"),)
 
@@ -165,7 +165,18 @@ def _signature(function: Callable[..., Any]) -> tuple[bool, Any]:
     payload = hints.get(positional[0].name, dict[str, Any])
     if payload is dict:
         payload = dict[str, Any]
+    if payload is CommandContext:
+        raise HandlerError(
+            "its first parameter is the payload, its second one the command's context: change their places"
+        )
+    second = hints.get(positional[1].name, Any) if len(positional) > 1 else Any
     takes_context = len(positional) > 1 and (
-        positional[1].default is positional[1].empty or hints.get(positional[1].name) is CommandContext
+        positional[1].default is positional[1].empty or CommandContext in (second, *get_args(second))
     )
+    if takes_context and excludes(second, CommandContext):
+        raise HandlerError(f"its second parameter is the command's context, and is annotated {_name(second)}")
     return takes_context, payload
+
+
+def _name(annotation: Any) -> str:
+    return getattr(annotation, "__name__", None) or str(annotation)

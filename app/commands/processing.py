@@ -18,7 +18,7 @@ from oncegate.cache.record import StoredResponse
 from oncegate.cache.redis.streams.encrypted import decrypted, encrypted_death
 from oncegate.cache.redis.streams.letter import Death
 from oncegate.cache.redis.streams.stream import Command, NotACommand, sent_ms
-from oncegate.middleware.consumers.begun import FAILED_STATUS, Begun, Recording
+from oncegate.middleware.consumers.begun import FAILED_STATUS, Begun, Execution, Recording
 from oncegate.middleware.consumers.delivery import Action, Delivery, DeliveryDecision, broker_time
 from oncegate.middleware.consumers.handling import executing, settle_raised
 from oncegate.middleware.consumers.sent_back import is_of_inbox
@@ -97,12 +97,16 @@ class Processing:
         alone = False
         try:
             begun = await self._begin(command, entry)
-            if begun.run and begun.after_a_crash:
-                alone = await self._alone.alone()
-                if not alone:
-                    await begun.release()  # another one is tried alone: this one must not die with it
-                    return Disposition(again=self._recheck.pause(tries))
-            after = await self._execute(begun, command, entry) if begun.run else 0.0
+            after = 0.0
+            if begun.run:
+                execution = begun.execution
+                if execution.after_a_crash:
+                    alone = await self._alone.alone()
+                    if not alone:
+                        await execution.release()  # another one is tried alone: this one must not die with it
+                        return Disposition(again=self._recheck.pause(tries))
+                after = await self._execute(execution, command, entry)
+                begun = execution.begun
         finally:
             await self._alone.leave(alone=alone)
         return await self._dispose(begun, command, entry, tries, after)
@@ -129,36 +133,36 @@ class Processing:
             return DONE
         if begun.action is Action.DEAD_LETTER:
             return self._given_up(entry, begun, command)
-        if isinstance(begun.raised, ENDS_PROCESS):
+        if isinstance(_raised(begun), ENDS_PROCESS):
             return Disposition(again=0.0, ends=True)
         return Disposition(again=self._pause(begun, command, tries, after))
 
-    async def _execute(self, begun: Begun, command: Command, entry: bytes) -> float:
+    async def _execute(self, execution: Execution, command: Command, entry: bytes) -> float:
         """Execute a command that is to run and record what came of it; the least seconds until another attempt."""
-        context = context_of(command, entry.decode(), begun.attempt, self._nameless)
+        context = context_of(command, entry.decode(), execution.attempt, self._nameless)
         timeout = self._subscription.settings.attempt_timeout if self._executor.can_be_cut else None
         after = 0.0
         try:
             async with asyncio.timeout(timeout) as limit:
-                with executing(begun):
-                    response = await call(self._executor.execute, command, context, begun.confirm, in_loop=True)
+                with executing(execution.context):
+                    response = await call(self._executor.execute, command, context, execution.confirm, in_loop=True)
         except asyncio.CancelledError:  # the worker's end
             raise
         except BaseException as error:  # noqa: BLE001  # whatever an executor raises is its command's outcome
-            self._log(begun, error)
+            self._log(execution.begun, error)
             after = error.after if isinstance(error, CommandPutOff | CommandFailed) else 0.0
             status = error.status if isinstance(error, CommandRefused | CommandFailed) else FAILED_STATUS
-            await settle_raised(begun, error, timed_out=limit.expired(), status=status)
+            await settle_raised(execution, error, timed_out=limit.expired(), status=status)
         else:
-            await begun.succeed(response)
-        while await begun.recorded() is Recording.PENDING:  # for as long as the cache is away
+            await execution.succeed(response)
+        while await execution.recorded() is Recording.PENDING:  # for as long as the cache is away
             log.warning(
-                "record %s: the outcome is still not recorded; nothing is acknowledged until it is", begun.named
+                "record %s: the outcome is still not recorded; nothing is acknowledged until it is", execution.named
             )
         return after
 
     def _log(self, begun: Begun, error: BaseException) -> None:
-        """What `Begun` itself doesn't log: it does that a command failed, and with what type of error."""
+        """What `Execution` itself doesn't log: it does that a command failed, and with what type of error."""
         # The text of an error that is not ours may hold something of a command.
         text = f": {kind_and_text(error)[1]}" if self._executor.loggable or is_of_inbox(error) else ""
         kind = type(error).__name__
@@ -174,7 +178,7 @@ class Processing:
             log.debug("record %s: raised %s", begun.named, kind_and_place(error))
 
     def _pause(self, begun: Begun, command: Command, tries: int, after: float) -> float:
-        if begun.run and not isinstance(begun.raised, NotProcessed | None):
+        if begun.run and not isinstance(_raised(begun), NotProcessed | None):
             pause = max(after, self._backoff.pause(begun.attempt - command.attempts_before))
             # After its time the record is gone, and its count of attempts: the command would never become a dead letter.
             return min(pause, self._subscription.settings.ttl / 2)
@@ -184,10 +188,11 @@ class Processing:
         return self._recheck.pause(tries)
 
     def _given_up(self, entry: bytes, begun: Begun, command: Command) -> Disposition:
-        kind, text = _kept_error(begun.response) if begun.raised is None else kind_and_text(begun.raised)
+        raised = _raised(begun)
+        kind, text = _kept_error(begun.response) if raised is None else kind_and_text(raised)
         reason = begun.decision.value
         if begun.run:
-            reason = "rejected" if isinstance(begun.raised, NotRetryable) else DeliveryDecision.EXHAUSTED.value
+            reason = "rejected" if isinstance(raised, NotRetryable) else DeliveryDecision.EXHAUSTED.value
         log.error("record %s: becomes a dead letter after %d attempts: %s", begun.named, begun.attempt, reason)
         dead = self._dead(entry, reason, begun.attempt, (kind, text or begun.reason), command.command)
         return replace(dead, copy_of="" if begun.run else command.command)
@@ -196,6 +201,10 @@ class Processing:
         consumer = self._subscription.consumer
         death = Death(consumer, reason, attempts, *error, entry.decode(), self._worker, now_ms()).fields()
         return Disposition(death=encrypted_death(death, command, self._encryption) if command else death)
+
+
+def _raised(begun: Begun) -> BaseException | None:
+    return begun.execution.raised if begun.run else None
 
 
 def _kept_error(response: StoredResponse | None) -> tuple[str, str]:

@@ -17,7 +17,8 @@ from typing import Any
 
 from oncegate.app.server.request import InboundRequest
 from oncegate.app.upstream.forward import Forwarder
-from oncegate.middleware.admission.attempt import Attempt, LeaseLost
+from oncegate.middleware.admission.attempt import Attempt
+from oncegate.middleware.admission.lease import LeaseLost
 from oncegate.middleware.http.asgi import AttemptView, Receive, Scope, Send, Submission, respond
 from oncegate.middleware.http.asgi_driver import AsgiDriver
 from oncegate.middleware.http.door import HttpDoor
@@ -191,7 +192,7 @@ class CallbackDriver:
 
     def _execute(self, attempt: Attempt) -> None:
         request, exchange = self._request, self._exchange
-        if not attempt.number or not attempt.is_certain:  # the first byte must not leave yet
+        if not attempt.number or not attempt.lease.is_certain:  # the first byte must not leave yet
             self._leave_unbegun(attempt)
             return
         if attempt.claim.submission and self._submit is not None:
@@ -307,7 +308,7 @@ class CallbackDriver:
         method: str = self._request.scope["method"]
 
         async def rest(_: Scope, receive: Receive, send: Send) -> None:
-            view = AttemptView(attempt.number, attempt.record, attempt.confirm)
+            view = AttemptView(attempt.number, attempt.record, attempt.lease.confirm)
             try:
                 await forwarder.resume(connection, 0.0, method, receive, send, view)
             except LeaseLost as error:  # no response was read; a retry meets the attempt that took over

@@ -4,8 +4,9 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from oncegate.app.operators.records import is_of_route
 from oncegate.cache.errors import RecordUnreadable
-from oncegate.cache.record import MAX_ROUTE_BYTES, Claim, Record, State
+from oncegate.cache.record import Claim, Record, State
 from oncegate.cache.store import Purges
 from oncegate.cache.transitions import Resolution
 from oncegate.middleware.rules.key import RECORD_ID, caller_of_id, record_id
@@ -38,10 +39,7 @@ class Which:
         """Whether it is. A record that doesn't tell its route is no route's."""
         if self.before_ms and not 0 < _written_ms(held.record) < self.before_ms:
             return False
-        if self.route is None:
-            return True
-        known = held.record.trace.route.encode("utf-8", "replace")
-        return known == self.route.encode("utf-8", "replace")[:MAX_ROUTE_BYTES]
+        return self.route is None or is_of_route(held.record.trace.route, self.route)
 
 
 @dataclass(slots=True)

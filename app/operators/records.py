@@ -1,14 +1,14 @@
 """Records for operators: lists, shows, finds, releases and resolves them, in any store."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from oncegate.app.operators.audit import Author
 from oncegate.cache.errors import RecordUnreadable
 from oncegate.cache.fields import HOP_BY_HOP
-from oncegate.cache.record import Claim, State, StoredResponse
+from oncegate.cache.record import MAX_ROUTE_BYTES, Claim, State, StoredResponse
 from oncegate.cache.store import Cache
 from oncegate.cache.trace import TRACE_TEXTS
 from oncegate.cache.transitions import Resolution, ResolveRequest
@@ -20,6 +20,7 @@ from oncegate.middleware.rules.added_headers import ON_REPLAYS
 from oncegate.middleware.rules.digests import UNKEYED, Digests
 from oncegate.middleware.rules.key import (
     RECORD_ID,
+    caller_of_id,
     claim_name,
     key_digest,
     key_of_id,
@@ -108,20 +109,29 @@ class Records:
         response = original_result(record.response) if record.response else None
         return {"id": identifier, **summarise(held), "found": found, "response": response}
 
-    async def of_key(self, key: str, caller: Sequence[str] | None = None) -> Sequence[str]:
-        """The ids of a key's records: of the caller who sends the header lines ``caller``, or of every caller.
+    async def of_key(self, key: str | None, caller: Sequence[str] | None = None) -> Sequence[str]:
+        """The ids of a key's records: of the caller who sends the header lines ``caller``, or of every caller. Without a key,
+        those of all that this caller has sent.
 
         ``key`` is as it is sent, quoted or bare; a bare one may hold what only a quoted one may hold on the wire.
         """
+        if key is None:
+            if not caller:
+                raise NotARecord(
+                    "give a key, or the header lines of a caller: who sends none is no caller in particular"
+                )
+            callers = frozenset(self.digests_of(caller))
+            return [identifier for identifier in await self._ids() if caller_of_id(identifier) in callers]
         plain = _plain_key(key)
         if caller is None:
-            found = [await self._of_digest(key_digest(plain, each)) for each in self._digests]
+            found = [await self._ids(key_digest(plain, each)) for each in self._digests]
             return [identifier for some in found for identifier in some]
         scopes = self.callers(caller)
         keys = [record_key(self.namespace, plain, scope, each) for each in self._digests for scope in scopes]
         return [each["id"] for each in await self._rows(list(dict.fromkeys(keys)))]
 
-    async def _of_digest(self, digest: str) -> Sequence[str]:
+    async def _ids(self, digest: str | None = None) -> Sequence[str]:
+        """Those of all records, or of a key's."""
         found, cursor = dict[str, None](), ""
         for _ in range(MOST_STEPS_FOR_A_KEY):
             page = await self.cache.scan(self.namespace, digest, cursor=cursor, limit=MOST_LISTED)
@@ -181,6 +191,36 @@ class Records:
         ours = [key for key in keys if RECORD_ID.fullmatch(record_id(key))]
         rows = await asyncio.gather(*[row(self.cache.peek(key)) for key in ours])
         return [{"id": record_id(key), **each} for key, each in zip(ours, rows, strict=True) if each is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Which rows of a listing are wanted: with one of the ``ids``, of the ``route``, begun at ``since_ms`` (Unix time) or later.
+
+    ``None``, or 0: any. What a row does not tell is not wanted.
+    """
+
+    ids: frozenset[str] | None = None
+    route: str | None = None
+    since_ms: int = 0
+
+    def has(self, listed: Mapping[str, Any]) -> bool:
+        """Whether this one is."""
+        if self.ids is not None and listed["id"] not in self.ids:
+            return False
+        if self.route is not None and not is_of_route(listed.get("route") or "", self.route):
+            return False
+        return not self.since_ms or begun(listed) >= (instant(self.since_ms) or "")
+
+
+def begun(listed: Mapping[str, Any]) -> str:
+    """When the attempt of a row began, as text that sorts; empty where that is not known."""
+    return listed.get("began_at") or ""
+
+
+def is_of_route(kept: str, route: str) -> bool:
+    """Whether a record that has ``kept`` was made by the rules of ``route``: long patterns are cut off in it."""
+    return kept.encode("utf-8", "replace") == route.encode("utf-8", "replace")[:MAX_ROUTE_BYTES]
 
 
 def summarise(held: Claim) -> dict[str, Any]:

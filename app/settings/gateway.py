@@ -6,7 +6,7 @@ fail at construction. Values come from `oncegate.app.settings.sources`; building
 
 import ipaddress
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 from urllib.parse import urlsplit
 
 from pydantic import ConfigDict, Field, StringConstraints, ValidationError, field_validator, model_validator
@@ -27,6 +27,15 @@ from oncegate.middleware.tokens.verifier import all_claims
 
 LEASE_PER_CACHE_TIMEOUT = 3
 """A renewal is due at a third of the lease: one that times out must still leave room for another."""
+
+
+FORWARDED_METHODS: Final = frozenset((
+    *("ACL", "BIND", "CHECKOUT", "COPY", "DELETE", "GET", "HEAD", "LINK", "LOCK"),
+    *("M-SEARCH", "MERGE", "MKACTIVITY", "MKCALENDAR", "MKCOL", "MOVE", "NOTIFY", "OPTIONS", "PATCH"),
+    *("POST", "PROPFIND", "PROPPATCH", "PURGE", "PUT", "QUERY", "REBIND", "REPORT", "SEARCH"),
+    *("SOURCE", "SUBSCRIBE", "TRACE", "UNBIND", "UNLINK", "UNLOCK", "UNSUBSCRIBE"),
+))  # fmt: skip
+"""Those that the parser knows, without CONNECT. Any other one is answered 501."""
 
 
 class GatewaySettings(StrictSettings):
@@ -183,6 +192,12 @@ class GatewaySettings(StrictSettings):
                 where = ".".join([f"routes.{index}", *map(str, first["loc"])])
                 raise ValueError(f"{where}: {first['msg']}") from None
             self._lease_outlives_time_outs(f"routes.{index}", rules)
+            unknown = [method for method in route.methods if method not in FORWARDED_METHODS]
+            if unknown:
+                raise ValueError(
+                    f"routes.{index}.methods: {unknown[0]} is no method that the gateway forwards (it answers 501): "
+                    "it would guard nothing"
+                )
             if route.mode != "sync":
                 self._can_accept(f"routes.{index}", route, rules)
                 if consumers.setdefault(route.stream, route.consumer_name) != route.consumer_name:

@@ -9,7 +9,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
@@ -43,6 +43,21 @@ _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 class ConfigurationError(Exception):
     """The configuration can't be used. The text is one line for the operator."""
+
+
+SHORTEST_TOKEN: Final = 16
+"""Characters: a gateway takes no shorter one, since it opens every record."""
+
+
+def gateway_admin_token() -> str | None:
+    """`admin_token`, of a gateway that lets its bearer in. Raises `ConfigurationError` for one that could be guessed, too."""
+    token = admin_token()
+    if token is not None and len(token) < SHORTEST_TOKEN:
+        raise ConfigurationError(
+            f"ONCEGATE_ADMIN_TOKEN is shorter than {SHORTEST_TOKEN} characters, and opens every record: one that nobody"
+            " guesses is the first line of: oncegate token NAME"
+        )
+    return token
 
 
 def admin_token() -> str | None:

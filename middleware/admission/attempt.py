@@ -1,7 +1,7 @@
-"""An attempt: one execution of a command under a lease, which is renewed while the command runs, and settled once.
+"""An attempt, one execution of a command, settled once; and the attempts in flight of one process, which counts and owns them.
 
 Strategy. An attempt belongs to the process, not to the request that began it: its task lives in `InFlight`, and neither a
-client that leaves nor ``response_timeout`` ends it. While it runs, one timer renews the lease, as a rule at every third of it.
+client that leaves nor ``response_timeout`` ends it. It runs under its lease (`oncegate.middleware.admission.lease`).
 Settling is fenced by the owner token; where the cache doesn't answer, `InFlight` tries again while the process lives,
 because a known outcome must not become an unknown one only because the cache was away.
 """
@@ -9,172 +9,85 @@ because a known outcome must not become an unknown one only because the cache wa
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from functools import partial
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
-from oncegate.cache.errors import CacheError
 from oncegate.cache.record import Claim, ClaimRequest, Record, State, StoredResponse
-from oncegate.cache.store import Cache, Then, callbacks, set_reply, start, timeout_of
-from oncegate.middleware.admission.deadlines import Deadlines, LoopDeadlines
+from oncegate.cache.store import Cache, Then, set_reply, start, timeout_of
+from oncegate.middleware.admission.callers import CallerLimits, CallerSlots
+from oncegate.middleware.admission.lease import Lease
 from oncegate.middleware.admission.observe import NOBODY, WATCH_FAILED, Watch
-from oncegate.middleware.outcome.errors import NotProcessed
+from oncegate.middleware.admission.owed import OwedOutcomes
+from oncegate.middleware.admission.shared import Shared, notify
+from oncegate.middleware.admission.slots import Slot, Slots
 from oncegate.middleware.rules.key import record_id
 from oncegate.middleware.rules.policy import Policy
 
 log = logging.getLogger("oncegate.attempt")
 
-Result = TypeVar("Result")
+Running = TypeVar("Running", bound=asyncio.Future[None])
 
-
-def notify(event: Callable[..., None], *what: object) -> None:
-    """Call one of a watch's methods. Its error is only logged: it must not decide about a payment."""
-    try:
-        event(*what)
-    except Exception:
-        log.exception(WATCH_FAILED)
-
-
-class Runtime:
-    """What attempts use of their process: cache, time limits, background tasks, a `Watch`. It is an `InFlight` (in_flight.py)."""
-
-    def __init__(self, cache: Cache, watch: Watch) -> None:
-        self.cache = cache
-        self.callbacks = callbacks(cache)
-        self.watch = watch
-        self.is_watched = watch is not NOBODY
-        """Whether anybody is to be notified: else each request is spared the calls."""
-        self.limits = LoopDeadlines()
-        self._background: set[asyncio.Task[None]] = set()
-
-    def end(self, attempt: "Attempt") -> None:
-        """See `InFlight`."""
-        raise NotImplementedError
-
-    def keep_trying(self, attempt: "Attempt") -> None:
-        """See `InFlight`."""
-        raise NotImplementedError
-
-    def answered(self, operation: str, answer: object, sent: float) -> None:
-        """Notify ``watch`` of the cache's answer, perhaps an error, to what was sent at ``sent``."""
-        try:
-            if isinstance(answer, Exception):
-                self.watch.cache_failed(operation, monotonic() - sent)
-            else:
-                self.watch.cache_answered(operation, monotonic() - sent)
-        except Exception:
-            log.exception(WATCH_FAILED)
-
-    async def timed(self, operation: str, call: Awaitable[Result]) -> Result:
-        """Await a call of the cache, and notify ``watch`` of the answer."""
-        sent = monotonic()
-        try:
-            answer = await call
-        except CacheError as error:
-            self.answered(operation, error, sent)
-            raise
-        self.answered(operation, answer, sent)
-        return answer
-
-    def in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run ``work``, which must not raise, for as long as the process lives."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
-        return task
-
-
-class LeaseLost(NotProcessed):
-    """Before anything was sent, another owner was found to have taken over the attempt's record."""
-
-
-class Unconfirmed(NotProcessed):
-    """Before anything was sent, the cache could not say whether the attempt is still ours."""
+_CLAIM_POLL: Final = 0.01
 
 
 class Attempt:
-    """An attempt at one command, made before its claim is sent, so that a claim which is won late finds it.
+    """An attempt at one command, for which ``claim`` was made, under its ``lease``; its ``slot`` is of ``max_in_flight``.
 
     ``number`` is 0 until the claim is won, and stays 0 in an attempt that runs without a record (``fail_open``). Once
-    ``settled``, ``outcome`` is the record as it is to be written, ``None`` where the attempt is released, or came too late.
-    Once ``visible``, the cache has it, or did not answer in time: clients may see it. ``overdue``: its task was cancelled by
-    ``attempt_timeout``.
+    ``settled_at``, ``outcome`` is the record as it is to be written, ``None`` where the attempt is released, or came too late.
+    Once ``visible``, the cache has it, or did not answer in time: clients may see it.
     """
 
     __slots__ = (
-        "_deadline",
         "_ended",
-        "_limit",
-        "_limits",
-        "_lost",
-        "_runtime",
-        "_sent",
-        "_started",
+        "_in_flight",
         "_then",
-        "_timer",
         "claim",
-        "first_key",
-        "has_slot",
-        "held_since",
         "is_over",
         "key",
-        "lasts",
-        "loop",
+        "lease",
         "number",
-        "origin",
         "outcome",
-        "overdue",
         "policy",
         "recording",
         "refused",
-        "settled",
-        "task",
+        "settled_at",
+        "slot",
         "visible",
     )
 
     def __init__(
-        self, runtime: Runtime, key: str, claim: ClaimRequest, policy: Policy, held_since: float = 0.0
+        self,
+        in_flight: "InFlight",
+        key: str,
+        claim: ClaimRequest,
+        policy: Policy,
+        held_since: float,
+        slot: Slot | None,
     ) -> None:
         self.key = key
         self.claim = claim
         """What it is claimed with, and its outcome is made of."""
         self.policy = policy
-        self.origin = ""
-        """What stands behind the record's id in logs: the ids of a consumer's message."""
-        self.held_since = held_since or monotonic()
-        """From when on its lease counts: since before the claim was sent, so never longer than the cache counts it."""
+        self.slot = slot
+        """``None`` where it takes none, or not any more."""
         self.number = 0
-        self.settled = False
+        self.lease = Lease(in_flight.shared, key, claim.token, policy, held_since)
+        self.settled_at = 0.0
+        """When its outcome was given, on the monotonic clock; 0.0 until then."""
         self.visible = False
-        self.overdue = False
         self.refused = False
         """The outcome can't be recorded any more: the record is somebody else's, or can't be read."""
         self.outcome: Record | None = None
-        self.loop: asyncio.AbstractEventLoop | None = None
-        """Where it runs, once it does."""
-        self.task: asyncio.Future[None] | None = None
-        """Done when the command's execution is; cancelled where it runs out of time. ``None`` while there is none."""
         self.recording: asyncio.Task[None] | None = None
         """Tries to record the outcome, where the cache did not take it at once."""
         self.is_over = False
         """It has answered, or nothing of it runs any more; its slot is free once it is ``visible``."""
-        self.first_key = self.key
-        """By which its caller has a slot: another one where its record was found by another secret."""
-        self.has_slot = True
-        """Whether it counts towards ``max_in_flight``."""
-        self.lasts = False
-        """It takes longer than most, and the watch was notified."""
-        self._runtime = runtime
-        self._started = self.held_since
-        self._deadline = 0.0
-        self._lost = False
-        self._sent = 0.0
+        self._in_flight = in_flight
         self._then: Callable[[], None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._limits: Deadlines | None = None
-        self._limit = 0
         self._ended: asyncio.Future[None] | None = None
 
     @property
@@ -185,126 +98,36 @@ class Attempt:
     @property
     def named(self) -> str:
         """How a line of the log names it."""
-        return self.record + self.origin
+        return self.lease.named
 
-    # -- claimed, confirmed, renewed ----------------------------------------------------------------------------------
+    @property
+    def settled(self) -> bool:
+        """Whether its outcome is known here."""
+        return self.settled_at > 0.0
+
+    # -- claimed, executed --------------------------------------------------------------------------------------------
 
     def adopt(self, claim: Claim) -> None:
         """A claim was won after all, while its command ran without a record (``fail_open``): record it from here on."""
         self.number = claim.record.attempt
         log.info("record %s: the cache answered late; the attempt is recorded from here on", self.named)
+        self.lease.adopt(self.number)
         if self.settled:
             if self.outcome is not None:
                 self.outcome = replace(self.outcome, attempt=self.number)
-            self._runtime.keep_trying(self)
-        elif self.task is not None:
-            self._note()
-            self._schedule()
-
-    @property
-    def is_certain(self) -> bool:
-        """Whether the lease is ours for half its length from now, or there is no record: then `confirm` returns at once."""
-        return not self.number or monotonic() - self.held_since < self.policy.lease_ms / 2000
-
-    async def confirm(self) -> None:
-        """Return once the lease is certain to be ours for half its length; to be awaited before the first byte is sent.
-
-        An owner that was paused (SIGSTOP, a frozen virtual machine) must not run beside its successor. Raises `LeaseLost`;
-        and `Unconfirmed` where the cache does not answer, unless the policy is to fail open.
-        """
-        if self.is_certain:
-            return
-        try:
-            if not await self._keeps_lease():
-                raise LeaseLost("the attempt was taken over before it began")
-        except CacheError as error:
-            if self.policy.settings.on_cache_down == "fail_closed":
-                raise Unconfirmed(str(error)) from error
-
-    def start(self, loop: asyncio.AbstractEventLoop, lasts: Callable[[], None] | None) -> None:
-        """The command is executed from now on. ``lasts`` is called after ``Policy.soon``, unless it is settled before."""
-        self.loop = loop
-        self._started = monotonic()
-        self._deadline = self._started + self.policy.attempt_timeout
-        if lasts is not None:
-            self._limits = self._runtime.limits.on(loop, self.policy.soon)
-            self._limit = self._limits.set(lasts)
-
-    def keep(self, task: "asyncio.Future[None]") -> None:
-        """``task`` executes the attempt: renew the lease from now on, and cancel the task after ``attempt_timeout``."""
-        self._unschedule()
-        self.task = task
-        self._note()
-        heartbeat = self.policy.heartbeat
-        if self.number and self._started - self.held_since < heartbeat / 4 and self._limits is None:
-            # The usual attempt is over long before this, and shares its timer with the others.
-            self._limits = self._runtime.limits.on(task.get_loop(), min(heartbeat, self.policy.attempt_timeout))
-            self._limit = self._limits.set(self._tick)
-        else:
-            self._schedule()
+            self._in_flight.keep_trying(self)
 
     def ran(self, _: "asyncio.Future[None]") -> None:
         """Its task is done."""
-        self.task = None  # it would be kept, with its coroutine and context, until the outcome is recorded
+        self.lease.task = None  # it would be kept, with its coroutine and context, until the outcome is recorded
         if not self.is_over:
-            self._runtime.end(self)
+            self._in_flight.end(self)
 
     def over(self) -> None:
         """It has answered, and is settled: its slot is free once it is ``visible``, whatever its task still does."""
         self.is_over = True
         if self.visible:
-            self._runtime.end(self)
-
-    def _note(self) -> None:
-        if self.number and not self.lasts:
-            self.lasts = True
-            notify(self._runtime.watch.outcome_pending, self.record)
-
-    def _schedule(self) -> None:
-        self._unschedule()
-        now = monotonic()
-        wait = self._deadline - now
-        if self.number and not self._lost:
-            heartbeat = self.policy.heartbeat
-            # At least a quarter of it from now: a cache that fails at once is not called in a busy loop.
-            wait = min(wait, max(self.held_since + heartbeat - now, heartbeat / 4))
-        self._timer = asyncio.get_running_loop().call_later(max(0.0, wait), self._tick)
-
-    def _unschedule(self) -> None:
-        if self._limits is not None:
-            self._limits.drop(self._limit)
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def _tick(self) -> None:
-        if self.settled or self.task is None or self.task.done():
-            return
-        if monotonic() >= self._deadline:
-            log.warning("record %s: attempt %d ran into attempt_timeout", self.named, self.number)
-            self.overdue = True
-            self.task.cancel()
-        else:
-            self._runtime.in_background(self._renew())
-
-    async def _renew(self) -> None:
-        try:
-            self._lost = not await self._keeps_lease()
-        except Exception as error:  # noqa: BLE001  # a cache of one's own may raise anything: it is tried again
-            log.warning("record %s: the lease could not be renewed: %s", self.named, error)
-        if self.settled:
-            return
-        if self._lost:
-            log.warning("record %s: attempt %d lost its lease and runs on", self.named, self.number)
-            notify(self._runtime.watch.lease_lost, self.policy.route)
-        self._schedule()
-
-    async def _keeps_lease(self) -> bool:
-        sent = monotonic()
-        extended = self._runtime.cache.renew(self.key, token=self.claim.token, lease_ms=self.policy.lease_ms)
-        ours: object = await self._runtime.timed("extend", extended)  # a cache of one's own may say 1
-        if ours:
-            self.held_since = sent
-        return bool(ours)
+            self._in_flight.end(self)
 
     # -- settled ------------------------------------------------------------------------------------------------------
 
@@ -321,38 +144,44 @@ class Attempt:
         ``note`` is one line for operators about what happened, where no response says it. ``then`` is called, and `ended`
         returns, when the cache has answered or its time-out is over; in the latter case recording goes on in the background.
         """
-        if self.settled:
+        lease, shared = self.lease, self._in_flight.shared
+        if self.settled_at > 0.0:
             if then is not None:
-                self._runtime.in_background(self._once_ended(then))
+                shared.in_background(self._once_ended(then))
             return
-        self.settled, self._then, self._sent = True, then, monotonic()
-        self._unschedule()
-        seconds = self._sent - self._started
+        self._then = then
+        self.settled_at = now = monotonic()
+        lease.end()
+        seconds = now - lease.began
         if state is not None:
             self.outcome = self.claim.outcome(state, max(self.number, 1), response, round(seconds * 1000), note)
-        if self._runtime.is_watched:
-            notify(self._runtime.watch.attempt_settled, self.policy.route, state, seconds)
+        if shared.is_watched:
+            try:
+                shared.watch.attempt_settled(self.policy.route, state, seconds)
+            except Exception:  # as `notify`, which each request would pay for
+                log.exception(WATCH_FAILED)
         if self.number:
-            self._write(self.loop or asyncio.get_running_loop(), self._written)
+            self._write(lease.loop or asyncio.get_running_loop(), self._written)
         else:
             self.show()
 
     def _write(self, loop: asyncio.AbstractEventLoop, then: Then[bool]) -> None:
         outcome = self.outcome
         if outcome is None:
-            start(loop, self._runtime.cache.release(self.key, token=self.claim.token), then)
+            start(loop, self._in_flight.shared.cache.release(self.key, token=self.claim.token), then)
         else:
             ttl_ms = self.policy.ttl_ms[outcome.state]
-            self._runtime.callbacks.start_complete(self.key, outcome, loop=loop, ttl_ms=ttl_ms, then=then)
+            self._in_flight.shared.callbacks.start_complete(self.key, outcome, loop=loop, ttl_ms=ttl_ms, then=then)
 
     def _written(self, answer: object) -> None:
-        if self._runtime.is_watched:
-            self._runtime.answered("release" if self.outcome is None else "complete", answer, self._sent)
+        shared = self._in_flight.shared
+        if shared.is_watched:
+            shared.answered("release" if self.outcome is None else "complete", answer, self.settled_at)
         if isinstance(answer, Exception):  # a cache of one's own may raise anything: it is tried again
             log.warning("record %s: the outcome is not recorded yet: %s", self.named, answer)
-            self._runtime.keep_trying(self)
+            self._in_flight.keep_trying(self)
             # A connection that broke has answered at once: its next try may record it before anybody has seen it.
-            left = self._sent + timeout_of(self._runtime.cache) - monotonic()
+            left = self.settled_at + timeout_of(shared.cache) - monotonic()
             if left > 0:
                 asyncio.get_running_loop().call_later(left, self.show)
                 return
@@ -370,7 +199,7 @@ class Attempt:
             return
         self.visible = True
         if self.is_over:
-            self._runtime.end(self)
+            self._in_flight.end(self)
         if self._ended is not None and not self._ended.done():
             self._ended.set_result(None)
         then, self._then = self._then, None  # it refers back to us
@@ -379,12 +208,12 @@ class Attempt:
 
     async def write_outcome(self) -> None:
         """One more try at recording the outcome. Raises what the cache raises; a refusal is final and only logged."""
-        loop, self._sent = asyncio.get_running_loop(), monotonic()
+        loop, shared, sent = asyncio.get_running_loop(), self._in_flight.shared, monotonic()
         reply: asyncio.Future[bool | Exception] = loop.create_future()
         self._write(loop, partial(set_reply, reply))
         answer = await reply
-        if self._runtime.is_watched:
-            self._runtime.answered("release" if self.outcome is None else "complete", answer, self._sent)
+        if shared.is_watched:
+            shared.answered("release" if self.outcome is None else "complete", answer, sent)
         if isinstance(answer, Exception):
             raise answer
         if not answer and self.outcome is not None:
@@ -397,7 +226,7 @@ class Attempt:
         # No later request can learn of it, so waiters don't either: they go by the record.
         self.outcome = None
         self.refused = True
-        notify(self._runtime.watch.outcome_refused, self.policy.route)
+        notify(self._in_flight.shared.watch.outcome_refused, self.policy.route)
 
     async def ended(self) -> None:
         """Return once the outcome is ``visible``. For waiters in the attempt's own event loop."""
@@ -405,3 +234,132 @@ class Attempt:
             if self._ended is None:
                 self._ended = asyncio.get_running_loop().create_future()
             await asyncio.shield(self._ended)
+
+
+class InFlight:
+    """Owns the tasks of a process's attempts, so that no client and no cancelled request can end them.
+
+    ``slots`` has the claims under way and the attempts that run, unless set `free`: at most ``max_in_flight``, and of each caller
+    what ``callers`` say, where they are limited. ``closing`` is set by `drain`: a cancellation is the process's end from then on.
+    """
+
+    def __init__(
+        self, cache: Cache, max_in_flight: int, watch: Watch | None = None, callers: CallerLimits | None = None
+    ) -> None:
+        self.shared = Shared(cache, watch or NOBODY)
+        self.slots = Slots(max_in_flight) if callers is None else CallerSlots(max_in_flight, callers)
+        self._freed = 0
+        self.closing = False
+        self._attempts: dict[bytes, Attempt] = {}
+        self.owed = OwedOutcomes(self.shared)
+
+    def by_token(self, token: bytes) -> Attempt | None:
+        """The attempt of this process and event loop that owns ``token``, while its task runs."""
+        attempt = self._attempts.get(token)
+        return attempt if attempt is not None and attempt.lease.loop is asyncio.get_running_loop() else None
+
+    def run(self, attempt: Attempt, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Execute ``work`` as the attempt's task, on the running loop; its slot is free again when the task ends."""
+        self.begin(attempt, asyncio.get_running_loop())
+        return self.go_on(attempt, work)
+
+    def go_on(self, attempt: Attempt, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """The same for an attempt that was begun already."""
+        return self._keep(attempt, asyncio.get_running_loop().create_task(work))
+
+    def hold(self, attempt: Attempt) -> asyncio.Future[None]:
+        """The attempt's command runs elsewhere, until the future is given a result; ``attempt_timeout`` cancels it."""
+        loop = asyncio.get_running_loop()
+        self.begin(attempt, loop)
+        return self._keep(attempt, loop.create_future())
+
+    def begin(self, attempt: Attempt, loop: asyncio.AbstractEventLoop, lasts: Callable[[], None] | None = None) -> None:
+        """The attempt runs, until `end`.
+
+        ``lasts`` is called once it has taken longer than most. Up to then the lease is not renewed and no time limit holds, so
+        that who is over before needs no timer of its own; from then on it takes `Lease.keep`.
+        """
+        self._attempts[attempt.claim.token] = attempt
+        attempt.lease.start(loop, lasts)
+        shared = self.shared
+        if not shared.is_watched:
+            return
+        try:
+            shared.watch.attempt_began(attempt.policy.route)
+        except Exception:  # as `notify`, which each request would pay for
+            log.exception(WATCH_FAILED)
+
+    def _keep(self, attempt: Attempt, running: Running) -> Running:
+        attempt.lease.keep(running)
+        running.add_done_callback(attempt.ran)
+        return running
+
+    def end(self, attempt: Attempt) -> None:
+        """The attempt runs no more: its slot is free as soon as its outcome is ``visible``. Later calls do nothing."""
+        if attempt.settled_at > 0.0 and not attempt.visible:
+            attempt.is_over = True
+            return
+        if self._attempts.pop(attempt.claim.token, None) is None:
+            return
+        slot, shared = attempt.slot, self.shared
+        if slot is not None:
+            slot.leave()
+        else:
+            self._freed -= 1
+        if attempt.lease.is_noted:
+            notify(shared.watch.outcome_known, attempt.record)
+        if not shared.is_watched:
+            return
+        try:
+            shared.watch.attempt_ended(attempt.policy.route)
+        except Exception:  # as `notify`
+            log.exception(WATCH_FAILED)
+
+    def free(self, attempt: Attempt) -> None:
+        """The attempt runs on, but gives up its slot: how long it takes depends on its client."""
+        slot = attempt.slot
+        if slot is not None:
+            attempt.slot = None
+            slot.leave()
+            self._freed += 1
+
+    def keep_trying(self, attempt: Attempt) -> None:
+        """Retry recording the outcome of ``attempt`` until the cache takes it."""
+        attempt.recording = self.shared.in_background(self.owed.add(attempt).last())
+
+    def owes(self, key: str) -> bool:
+        """Whether this process still has an outcome to write to the record, so that the cache's state of it is out of date."""
+        return key in self.owed.by_key
+
+    def withdraw(self, attempt: Attempt) -> None:
+        """Give back a claim whose caller is gone, won or not: releasing is fenced, and tried until the cache has answered."""
+        attempt.settled_at = monotonic()
+        self.keep_trying(attempt)
+
+    async def drain(self, timeout: float) -> int:
+        """Wait for every claim and attempt, and for every outcome still to be recorded, at most ``timeout`` seconds.
+
+        Returns how many attempts were left: their records read unknown once their leases have lapsed. Those of other event
+        loops can't be waited for from here, and count as left.
+        """
+        self.closing = True
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        while (tasks := self._tasks_of(loop)) or self.slots.taken + self._freed > len(self._attempts):
+            left = deadline - loop.time()
+            if left <= 0:
+                break
+            if tasks:
+                await asyncio.wait(tasks, timeout=left)
+            else:  # a claim is under way whose client has left: nothing else waits for it, and it may be won
+                await asyncio.sleep(min(left, _CLAIM_POLL))
+        return len(self._attempts)
+
+    def _tasks_of(self, loop: asyncio.AbstractEventLoop) -> list[asyncio.Future[None]]:
+        attempts = [attempt for attempt in self._attempts.copy().values() if attempt.lease.loop is loop]
+        tasks = [attempt.lease.task for attempt in attempts if not attempt.is_over]
+        running = [task for task in tasks if task is not None and not task.done()]
+        ending = [
+            loop.create_task(attempt.ended()) for attempt in attempts if attempt.lease.task is None or attempt.settled
+        ]
+        return [*running, *ending, *(task for task in self.shared.background.copy() if task.get_loop() is loop)]

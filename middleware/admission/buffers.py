@@ -9,8 +9,8 @@ has read something since it was checked last is spared as long as there are othe
 import logging
 from typing import Final, Protocol
 
-from oncegate.middleware.admission.attempt import notify
 from oncegate.middleware.admission.observe import Watch
+from oncegate.middleware.admission.shared import notify
 from oncegate.middleware.rules.errors import Overloaded
 
 log = logging.getLogger("oncegate.http")

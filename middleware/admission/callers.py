@@ -1,6 +1,7 @@
 """What one caller may have of a process: attempts at once, and new keys in a time. Replays and refusals never count.
 
-A caller is what its scope makes of it: the second half of a record's id. New keys are counted by a token bucket.
+A caller is what its scope makes of it: the second half of a record's id. New keys are counted by a token bucket. `CallerSlots`
+are there where callers have limits; else a process has plain `Slots`, and no request meets a line of this.
 """
 # Compiled: docs/decisions/0012-compiled.md
 
@@ -9,6 +10,8 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Final
 
+from oncegate.middleware.admission.slots import PROCESS, Slot, Slots, Waiter
+from oncegate.middleware.rules.errors import TooManyKeys
 from oncegate.middleware.rules.key import caller_of_id, record_id
 
 MOST_CALLERS: Final = 10_000
@@ -45,16 +48,11 @@ class CallerLimits:
         self._claims: dict[str, int] = {}
         self._buckets: dict[str, _Bucket] = {}
 
-    def name(self, key: str) -> str:
-        """The caller of the look-up key ``key``, as its scope makes it."""
-        return caller_of_id(record_id(key))
-
-    def wait(self, key: str, *, is_new: bool = True) -> float:
-        """How many seconds until the caller of the look-up key ``key`` may begin another attempt; 0.0: it may now.
+    def wait(self, caller: str, *, is_new: bool = True) -> float:
+        """How many seconds until ``caller`` may begin another attempt; 0.0: it may now.
 
         ``is_new``: the key may be a new one; a retry of one that is used doesn't need any of the new keys.
         """
-        caller = self.name(key)
         if self._most and self._running.get(caller, 0) >= self._most:
             return _A_SLOT
         if not self._new_keys or not is_new:
@@ -62,23 +60,21 @@ class CallerLimits:
         left = self._left(caller)
         return 0.0 if left >= 1.0 else (1.0 - left) / self._per_second
 
-    def is_certain(self, key: str, *, is_new: bool) -> bool:
+    def is_certain(self, caller: str, *, is_new: bool) -> bool:
         """Whether the caller is at a limit whatever its claims under way are answered."""
-        caller = self.name(key)
         claims = self._claims.get(caller, 0)
         if self._most and self._running.get(caller, 0) - claims >= self._most:
             return True
         return bool(self._new_keys) and is_new and self._left(caller) + claims < 1.0
 
-    def claim_ended(self, key: str, *, is_new: bool) -> None:
+    def claim_ended(self, caller: str, *, is_new: bool) -> None:
         """The claim is answered. Unless the key ``is_new``, what `take` counted for it doesn't count."""
-        _one_less(self._claims, self.name(key))
+        _one_less(self._claims, caller)
         if not is_new:
-            self.not_new(key)
+            self.not_new(caller)
 
-    def take(self, key: str) -> None:
+    def take(self, caller: str) -> None:
         """The caller claims what may be a new key: perhaps it is a replay."""
-        caller = self.name(key)
         self._running[caller] = self._running.get(caller, 0) + 1
         self._claims[caller] = self._claims.get(caller, 0) + 1
         if not self._new_keys:
@@ -89,13 +85,13 @@ class CallerLimits:
         if len(self._buckets) > MOST_CALLERS:
             del self._buckets[next(iter(self._buckets))]
 
-    def give_back(self, key: str) -> None:
+    def give_back(self, caller: str) -> None:
         """An attempt of the caller is over."""
-        _one_less(self._running, self.name(key))
+        _one_less(self._running, caller)
 
-    def not_new(self, key: str) -> None:
+    def not_new(self, caller: str) -> None:
         """The key was in use already: what `take` counted for it doesn't count."""
-        bucket = self._buckets.get(self.name(key))
+        bucket = self._buckets.get(caller)
         if bucket is not None:
             bucket.left = min(self._new_keys, bucket.left + 1.0)
 
@@ -113,3 +109,81 @@ def _one_less(counts: dict[str, int], caller: str) -> None:
         counts[caller] = left
     else:
         counts.pop(caller, None)
+
+
+class CallerSlot(Slot):
+    """A slot that is taken for ``caller``."""
+
+    __slots__ = ("caller", "callers")
+
+    def __init__(self, slots: "CallerSlots", caller: str) -> None:
+        super().__init__(slots)
+        self.caller = caller
+        self.callers = slots.callers
+
+    def won(self, *, is_new: bool = True) -> None:
+        """See `Slot.won`."""
+        self.callers.claim_ended(self.caller, is_new=is_new)
+        super().won(is_new=is_new)
+
+    def lost(self, *, is_new: bool = False) -> None:
+        """See `Slot.lost`."""
+        self.callers.claim_ended(self.caller, is_new=is_new)
+        self.callers.give_back(self.caller)
+        super().lost(is_new=is_new)
+
+    def leave(self) -> None:
+        """See `Slot.leave`."""
+        self.callers.give_back(self.caller)
+        super().leave()
+
+    def changed(self) -> None:
+        """Serve who waits longest for the process, then who waits longest as this caller."""
+        super().changed()
+        self.slots.serve(self.caller)
+
+
+class CallerSlots(Slots):
+    """The slots of one process, of which each caller has no more than ``callers`` say, and its own line to wait for those."""
+
+    def __init__(self, most: int, callers: CallerLimits) -> None:
+        super().__init__(most)
+        self.callers = callers
+
+    def enter(self, key: str) -> Slot | None:
+        """As `Slots.enter`, and only where its caller may have one more and nobody of it waits."""
+        if self.taken >= self.most:
+            return None
+        caller = self.caller(key)
+        if self.lines and (PROCESS in self.lines or caller in self.lines):
+            return None
+        return None if self.callers.wait(caller) > 0 else self.take(caller)
+
+    def caller(self, key: str) -> str:
+        """As its scope makes it."""
+        return caller_of_id(record_id(key))
+
+    def take(self, caller: str) -> Slot:
+        """Take one of the process, and of the caller."""
+        super().take(caller)
+        self.callers.take(caller)
+        return CallerSlot(self, caller)
+
+    def blocked(self, waiter: Waiter) -> str | None:
+        """Those of the process come first: see `Slots.blocked`."""
+        if self.taken >= self.most:
+            return PROCESS
+        return waiter.caller if self.callers.wait(waiter.caller, is_new=waiter.is_new) > 0 else None
+
+    def is_certain(self, line: str, waiter: Waiter) -> bool:
+        """See `Slots.is_certain`."""
+        if line == PROCESS:
+            return super().is_certain(line, waiter)
+        return self.callers.is_certain(waiter.caller, is_new=waiter.is_new)
+
+    def refusal(self, line: str, waiter: Waiter) -> Exception:
+        """See `Slots.refusal`."""
+        if line == PROCESS:
+            return super().refusal(line, waiter)
+        seconds = self.callers.wait(waiter.caller, is_new=waiter.is_new)
+        return TooManyKeys("The caller has sent too much at once: try again later.", seconds)

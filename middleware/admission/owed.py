@@ -8,16 +8,14 @@ succeeded might be executed once more. Two tries of one outcome never overlap.
 
 import asyncio
 import logging
-from collections.abc import Callable
 from dataclasses import replace
 from time import monotonic
-from typing import Final
+from typing import Final, Protocol
 
 from oncegate.cache.backoff import Backoff
 from oncegate.cache.errors import CacheError, RecordUnreadable
 from oncegate.cache.record import Record, body_bytes
-from oncegate.middleware.admission.attempt import Attempt, notify
-from oncegate.middleware.admission.observe import Watch
+from oncegate.middleware.admission.shared import Shared, notify
 
 log = logging.getLogger("oncegate.attempt")
 
@@ -28,16 +26,38 @@ _BETWEEN_WAKES: Final = 0.05
 """Seconds: a cache that takes some writes and refuses others must not be tried with all that is owed at each request."""
 
 
+class Settled(Protocol):
+    """An attempt whose outcome is known here: what is needed of one."""
+
+    key: str
+    outcome: Record | None
+    refused: bool
+
+    @property
+    def record(self) -> str:
+        """The record's id."""
+
+    @property
+    def named(self) -> str:
+        """How a line of the log names it."""
+
+    async def write_outcome(self) -> None:
+        """Try once more to record the outcome. Raises what the cache raises."""
+
+    def show(self) -> None:
+        """The outcome may be seen from now on."""
+
+
 class OwedOutcomes:
     """The outcomes that one process owes its cache, by look-up key. ``by_key`` is empty as a rule: look there first."""
 
-    def __init__(self, watch: Callable[[], Watch]) -> None:
+    def __init__(self, shared: Shared) -> None:
         self.by_key: dict[str, list[OwedOutcome]] = {}
-        self._watch = watch
+        self._shared = shared
         self._bytes = 0
         self._woken = 0.0
 
-    def add(self, attempt: Attempt) -> "OwedOutcome":
+    def add(self, attempt: Settled) -> "OwedOutcome":
         """The outcome of ``attempt`` is owed from now on; bounded in bytes: beyond, it is kept without its body."""
         size = body_bytes(attempt.outcome)
         if self._bytes + size > MAX_UNSAVED_BYTES and attempt.outcome and attempt.outcome.response:
@@ -47,7 +67,7 @@ class OwedOutcomes:
         owed = OwedOutcome(self, attempt, size)
         self._bytes += size
         self.by_key.setdefault(attempt.key, []).append(owed)
-        watch = self._watch()
+        watch = self._shared.watch
         notify(watch.outcomes_waiting, 1)
         notify(watch.outcome_pending, attempt.record)
         return owed
@@ -62,7 +82,7 @@ class OwedOutcomes:
         if not waiting:
             del self.by_key[attempt.key]
         self._bytes -= owed.size
-        watch = self._watch()
+        watch = self._shared.watch
         notify(watch.outcome_known, attempt.record)
         notify(watch.outcomes_waiting, -1)
 
@@ -94,7 +114,7 @@ class OwedOutcomes:
 class OwedOutcome:
     """One of them: its tries, and the pauses between them."""
 
-    def __init__(self, all_owed: OwedOutcomes, attempt: Attempt, size: int) -> None:
+    def __init__(self, all_owed: OwedOutcomes, attempt: Settled, size: int) -> None:
         self.attempt = attempt
         self.size = size
         self.error: Exception = CacheError("the outcome of the last attempt is not recorded yet")

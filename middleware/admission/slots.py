@@ -3,6 +3,8 @@
 Strategy. A claim takes its slot before it is sent, also where it finds a result. So without a free slot the record is read: a
 replay needs none. Who needs one waits here until the claims under way are answered, in order, and is refused only once those
 that are known to run leave it none. Nobody waits for an attempt, nor for longer than the cache's time-out.
+
+What one caller may have of them is a part beside this (`oncegate.middleware.admission.callers.CallerSlots`).
 """
 # Compiled: docs/decisions/0012-compiled.md
 
@@ -11,169 +13,56 @@ from collections import deque
 from typing import Final
 
 from oncegate.cache.store import set_reply
-from oncegate.middleware.admission.callers import CallerLimits
-from oncegate.middleware.rules.errors import Overloaded, TooManyKeys
+from oncegate.middleware.rules.errors import Overloaded
 
-_PROCESS: Final = ""
+PROCESS: Final = ""
 """The line of those who wait for a slot of the process; any other one is a caller's."""
 
 
-class Slots:
-    """The slots of one process: ``taken`` of ``most``, of which ``claims`` are under way; each caller's by ``callers``."""
+class Slot:
+    """A slot of the process that is taken: `won` or `lost` by its claim, and free again by `leave`."""
 
-    def __init__(self, most: int, callers: CallerLimits | None) -> None:
-        self.most = most
-        self.callers = callers
-        self.taken = 0
-        self.claims = 0
-        self._lines: dict[str, deque[_Waiter]] = {}
+    __slots__ = ("slots",)
 
-    def enter(self, key: str) -> bool:
-        """Take a slot for a claim of the look-up key ``key``, if one is left, also for its caller, and nobody waits for it.
+    def __init__(self, slots: "Slots") -> None:
+        self.slots = slots
 
-        Whether the slot is needed isn't known until `claim_won` or `claim_lost`.
-        """
-        if self.taken >= self.most:
-            return False
-        if self._lines and _PROCESS in self._lines:
-            return False
-        callers = self.callers
-        if callers is not None:
-            if self._lines and callers.name(key) in self._lines:
-                return False
-            if callers.wait(key) > 0:
-                return False
-            callers.take(key)
-        self.taken += 1
-        self.claims += 1
-        return True
+    def won(self, *, is_new: bool = True) -> None:  # noqa: ARG002  # counts where callers have limits
+        """The slot is needed, until `leave`. ``is_new``: the key was free, and counts as a new one of its caller."""
+        slots = self.slots
+        slots.claims -= 1
+        if slots.lines:
+            self.changed()
 
-    def leave(self, key: str) -> None:
-        """A slot is free again that was taken for the record of the look-up key ``key``."""
-        self.taken -= 1
-        if self.callers is not None:
-            self.callers.give_back(key)
-        if self._lines:
-            self._changed(key)
-
-    def claim_won(self, key: str, *, is_new: bool = True) -> None:
-        """The slot is needed. ``is_new``: the key was free, and counts as a new one of its caller."""
-        self.claims -= 1
-        if self.callers is not None:
-            self.callers.claim_ended(key, is_new=is_new)
-        if self._lines:
-            self._changed(key)
-
-    def claim_lost(self, key: str, *, is_new: bool = False) -> None:
+    def lost(self, *, is_new: bool = False) -> None:  # noqa: ARG002  # as above
         """The slot is not needed, and free again. ``is_new``: what becomes of the claim is not known, and it counts."""
-        self.claims -= 1
-        self.taken -= 1
-        callers = self.callers
-        if callers is not None:
-            callers.claim_ended(key, is_new=is_new)
-            callers.give_back(key)
-        if self._lines:
-            self._changed(key)
+        slots = self.slots
+        slots.claims -= 1
+        slots.taken -= 1
+        if slots.lines:
+            self.changed()
 
-    async def wait(self, key: str, timeout: float, *, is_new: bool) -> None:
-        """Take a slot for a claim as soon as it is known that one is free. ``is_new``: no record is held under the key.
+    def leave(self) -> None:
+        """The slot is free again, after it was `won`."""
+        slots = self.slots
+        slots.taken -= 1
+        if slots.lines:
+            self.changed()
 
-        The claim counts as under way from then on.
-
-        Raises `Overloaded` or `TooManyKeys` where none is, or after ``timeout`` seconds.
-        """
-        line = self._blocked(key, is_new)
-        if line is None:
-            self._take(key)
-            return
-        if self._is_certain(line, key, is_new):
-            raise self._refusal(line, key, is_new)
-        waiter = _Waiter(key, is_new)
-        self._lines.setdefault(line, deque()).append(waiter)
-        timer = asyncio.get_running_loop().call_later(timeout, self._time_out, waiter)
-        try:
-            error = await waiter.reply
-        except BaseException:
-            if waiter.has_slot:
-                self.claim_lost(key)
-            waiter.is_over = True
-            raise
-        finally:
-            timer.cancel()
-        if error is not None:
-            raise error
-
-    def _take(self, key: str) -> None:
-        self.taken += 1
-        self.claims += 1
-        if self.callers is not None:
-            self.callers.take(key)
-
-    def _blocked(self, key: str, is_new: bool) -> str | None:
-        """The line in which to wait; ``None`` where a slot is free."""
-        if self.taken >= self.most:
-            return _PROCESS
-        callers = self.callers
-        return callers.name(key) if callers is not None and callers.wait(key, is_new=is_new) > 0 else None
-
-    def _is_certain(self, line: str, key: str, is_new: bool) -> bool:
-        if line == _PROCESS or self.callers is None:
-            return self.taken - self.claims >= self.most
-        return self.callers.is_certain(key, is_new=is_new)
-
-    def _refusal(self, line: str, key: str, is_new: bool) -> Exception:
-        if line == _PROCESS or self.callers is None:
-            return Overloaded("Too many requests are being executed: try again later.")
-        seconds = self.callers.wait(key, is_new=is_new)
-        return TooManyKeys("The caller has sent too much at once: try again later.", seconds)
-
-    def _changed(self, key: str) -> None:
-        """Serve who waits longest for the process, then who waits longest as this key's caller."""
-        self._serve(_PROCESS)
-        if self.callers is not None:
-            self._serve(self.callers.name(key))
-
-    def _serve(self, name: str) -> None:
-        line = self._lines.get(name)
-        while line:
-            waiter = line[0]
-            if not waiter.is_over:
-                blocked = self._blocked(waiter.key, waiter.is_new)
-                if blocked is None:
-                    self._take(waiter.key)
-                    waiter.has_slot = True
-                    waiter.end(None)
-                elif self._is_certain(blocked, waiter.key, waiter.is_new):
-                    waiter.end(self._refusal(blocked, waiter.key, waiter.is_new))
-                elif blocked != name:
-                    self._lines.setdefault(blocked, deque()).append(waiter)
-                else:
-                    return
-            line.popleft()
-        self._lines.pop(name, None)
-
-    def _time_out(self, waiter: "_Waiter") -> None:
-        if waiter.is_over:
-            return
-        line = self._blocked(waiter.key, waiter.is_new)
-        if line is None:
-            self._take(waiter.key)
-            waiter.has_slot = True
-            waiter.end(None)
-        else:
-            waiter.end(self._refusal(line, waiter.key, waiter.is_new))
-        self._changed(waiter.key)
+    def changed(self) -> None:
+        """Something is known now for who waits longest."""
+        self.slots.serve(PROCESS)
 
 
-class _Waiter:
-    """One request that waits for a slot."""
+class Waiter:
+    """One request that waits for a slot. ``is_new``: no record is held under its key."""
 
-    __slots__ = ("has_slot", "is_new", "is_over", "key", "reply")
+    __slots__ = ("caller", "is_new", "is_over", "reply", "slot")
 
-    def __init__(self, key: str, is_new: bool) -> None:
-        self.key = key
+    def __init__(self, caller: str, is_new: bool) -> None:
+        self.caller = caller
         self.is_new = is_new
-        self.has_slot = False
+        self.slot: Slot | None = None
         self.is_over = False
         self.reply: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
 
@@ -181,3 +70,110 @@ class _Waiter:
         """It is decided; the loop that waits may be another one."""
         self.is_over = True
         self.reply.get_loop().call_soon_threadsafe(set_reply, self.reply, error)
+
+
+class Slots:
+    """The slots of one process: ``taken`` of ``most``, of which ``claims`` are under way."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.taken = 0
+        self.claims = 0
+        self.lines: dict[str, deque[Waiter]] = {}
+        """Who waits: in the line of the process, or in its caller's."""
+        self._any = Slot(self)
+        """Stands for each slot: they are all alike."""
+
+    def enter(self, key: str) -> Slot | None:  # noqa: ARG002  # whose caller counts where callers have limits
+        """Take a slot for a claim of the look-up key ``key``, if one is left and nobody waits for it.
+
+        Whether it is needed isn't known until `Slot.won` or `Slot.lost`.
+        """
+        if self.taken >= self.most or self.lines:
+            return None
+        self.taken += 1
+        self.claims += 1
+        return self._any
+
+    async def wait(self, key: str, timeout: float, *, is_new: bool) -> Slot:
+        """Take a slot for a claim as soon as it is known that one is free. ``is_new``: no record is held under the key.
+
+        The claim counts as under way from then on.
+
+        Raises `Overloaded` or `TooManyKeys` where none is, or after ``timeout`` seconds.
+        """
+        waiter = Waiter(self.caller(key), is_new)
+        line = self.blocked(waiter)
+        if line is None:
+            return self.take(waiter.caller)
+        if self.is_certain(line, waiter):
+            raise self.refusal(line, waiter)
+        self.lines.setdefault(line, deque()).append(waiter)
+        timer = asyncio.get_running_loop().call_later(timeout, self._time_out, waiter)
+        try:
+            error = await waiter.reply
+        except BaseException:
+            if waiter.slot is not None:
+                waiter.slot.lost()
+            waiter.is_over = True
+            raise
+        finally:
+            timer.cancel()
+        if waiter.slot is None:
+            raise error or self.refusal(line, waiter)
+        return waiter.slot
+
+    # -- who may have one ---------------------------------------------------------------------------------------------
+
+    def caller(self, key: str) -> str:  # noqa: ARG002  # as above
+        """Whose slot one for this look-up key is."""
+        return PROCESS
+
+    def take(self, caller: str) -> Slot:  # noqa: ARG002  # as above
+        """Take a slot that is free."""
+        self.taken += 1
+        self.claims += 1
+        return self._any
+
+    def blocked(self, waiter: Waiter) -> str | None:  # noqa: ARG002  # as above
+        """The line in which to wait; ``None`` where a slot is free."""
+        return PROCESS if self.taken >= self.most else None
+
+    def is_certain(self, line: str, waiter: Waiter) -> bool:  # noqa: ARG002  # as above
+        """Whether there is none whatever the claims under way are answered."""
+        return self.taken - self.claims >= self.most
+
+    def refusal(self, line: str, waiter: Waiter) -> Exception:  # noqa: ARG002  # as above
+        """What who waits in ``line`` in vain gets."""
+        return Overloaded("Too many requests are being executed: try again later.")
+
+    def serve(self, name: str) -> None:
+        """Decide about those in the line ``name``, in their order, as far as is known by now."""
+        line = self.lines.get(name)
+        while line:
+            waiter = line[0]
+            if not waiter.is_over:
+                blocked = self.blocked(waiter)
+                if blocked is None:
+                    waiter.slot = self.take(waiter.caller)
+                    waiter.end(None)
+                elif self.is_certain(blocked, waiter):
+                    waiter.end(self.refusal(blocked, waiter))
+                elif blocked != name:
+                    self.lines.setdefault(blocked, deque()).append(waiter)
+                else:
+                    return
+            line.popleft()
+        self.lines.pop(name, None)
+
+    def _time_out(self, waiter: Waiter) -> None:
+        if waiter.is_over:
+            return
+        line = self.blocked(waiter)
+        if line is None:
+            waiter.slot = self.take(waiter.caller)
+            waiter.end(None)
+        else:
+            waiter.end(self.refusal(line, waiter))
+        for name in (PROCESS, waiter.caller):
+            self.serve(name)

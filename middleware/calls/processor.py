@@ -13,9 +13,11 @@ from oncegate.cache.errors import CacheUnavailable, RecordUnreadable
 from oncegate.cache.open import given_cache
 from oncegate.cache.record import State, StoredResponse
 from oncegate.cache.store import Cache
-from oncegate.middleware.admission.admission import Address, AdmissionRequest, Admissions, Verdict
-from oncegate.middleware.admission.attempt import Attempt, LeaseLost, Unconfirmed
+from oncegate.middleware.admission.admission import Admissions, Verdict
+from oncegate.middleware.admission.attempt import Attempt
 from oncegate.middleware.admission.gate import GateDecision
+from oncegate.middleware.admission.lease import LeaseLost, Unconfirmed
+from oncegate.middleware.admission.request import Address, AdmissionRequest, Rotation
 from oncegate.middleware.calls.errors import (
     CommandFailedError,
     DuplicateCommandError,
@@ -151,7 +153,7 @@ class CommandProcessor(Generic[Payload, Result]):
             whole=address.whole,
         )
         if self._digests.former is not None:
-            request.other = self._address(idempotency_key, scope, form, self._digests.former)
+            request.rotation = Rotation(address, self._address(idempotency_key, scope, form, self._digests.former))
         for _ in range(MOST_TURNS):
             outcome = await self._admissions.admit(request)
             if isinstance(outcome, Verdict):
@@ -192,10 +194,12 @@ class CommandProcessor(Generic[Payload, Result]):
     async def _run(self, run: "_Run", command: Payload) -> None:
         attempt = run.attempt
         try:
-            await attempt.confirm()
+            await attempt.lease.confirm()
             run.result = await self._call(command)
         except BaseException as error:  # whatever a command raises is its outcome
-            if is_left(error, attempt.task, closing=self._admissions.in_flight.closing and not attempt.overdue):
+            if is_left(
+                error, attempt.lease.task, closing=self._admissions.in_flight.closing and not attempt.lease.overdue
+            ):
                 raise
             self._settle_raised(run, error)
         else:
@@ -208,7 +212,7 @@ class CommandProcessor(Generic[Payload, Result]):
     def _settle_raised(run: "_Run", error: BaseException) -> None:
         """Record what was raised, and keep it for the caller: out of this task, some of it would end the event loop."""
         attempt = run.attempt
-        state, note = outcome_of(error, overdue=attempt.overdue)
+        state, note = outcome_of(error, overdue=attempt.lease.overdue)
         run.raised = error
         if isinstance(error, Unconfirmed):
             run.raised = CacheUnavailable(str(error))

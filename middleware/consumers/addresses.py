@@ -7,7 +7,7 @@ from typing import Any
 from oncegate.cache.errors import CacheUnavailable
 from oncegate.cache.record import FINGERPRINT_BYTES, Claim
 from oncegate.cache.store import Cache
-from oncegate.middleware.admission.admission import Address
+from oncegate.middleware.admission.request import Address
 from oncegate.middleware.consumers.delivery import Delivery, SubscriptionSettings
 from oncegate.middleware.outcome.results import command_form, octets
 from oncegate.middleware.rules.digests import UNKEYED, Digests

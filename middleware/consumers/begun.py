@@ -1,17 +1,17 @@
-"""The decision about a delivery; where it is to run, also the handle by which its outcome is recorded."""
+"""The decision about a delivery; and what runs, by which its outcome is recorded."""
 
 import asyncio
 import enum
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import datetime
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from oncegate.cache.record import State, StoredResponse
 from oncegate.middleware.admission.attempt import Attempt
 from oncegate.middleware.consumers.delivery import Action, DeliveryDecision, Origin, SubscriptionSettings
-from oncegate.middleware.consumers.transactional import RecordsLate
+from oncegate.middleware.consumers.transactional import DeliveryContext
 from oncegate.middleware.outcome.raised import kind_and_text
 from oncegate.middleware.outcome.responses import now_ms
 from oncegate.middleware.outcome.results import bounded, checked_response, error_form
@@ -20,9 +20,9 @@ log = logging.getLogger("oncegate.subscription")
 
 _JSON = ((b"content-type", b"application/json"),)
 _DONE = 200
+_NO_ORIGIN = Origin()
 FAILED_STATUS = 500
 """The status of a kept error that has none of its own."""
-_DEFAULTS = SubscriptionSettings()
 
 
 class Recording(enum.Enum):
@@ -32,7 +32,7 @@ class Recording(enum.Enum):
     NO_RECORD = "no-record"
     """There is none to be written: no key, or no cache when it began, and the policy was to run all the same."""
     PENDING = "pending"
-    """The cache does not answer. Recording is tried again while the process lives, and `Begun.recorded` waits for it."""
+    """The cache does not answer. Recording is tried again while the process lives, and `Execution.recorded` waits for it."""
     REFUSED = "refused"
     """Too late: the lease had lapsed and another consumer took the command over, or an operator resolved it."""
 
@@ -40,90 +40,41 @@ class Recording(enum.Enum):
         return self in (Recording.RECORDED, Recording.NO_RECORD)
 
 
+@dataclass(frozen=True, slots=True)
 class Begun:
-    """The decision of `Subscription.begin` about one delivery; where ``decision`` is ``RUN``, the handle of the attempt.
+    """The decision about one delivery, and what follows from it for the broker (``action``).
 
-    ``action`` is for the broker: ``RUN`` until the outcome is known, then what follows from it. ``attempt``
-    counts this consumer's attempts at the command, this one included, and those under its former names; 0 where nothing is
-    counted. ``record`` is the command's id, fit for logs, empty without a key. ``reason`` is one line for logs and dead
-    letters. ``response`` is what was kept of the success that a duplicate repeats, or of the error that used up the attempts.
-    ``returned`` is what a handler returned, ``raised`` what it raised.
+    ``action`` is ``RUN`` where the delivery is to be executed: what follows then is known by its `execution`. ``record`` is the
+    command's id, fit for logs, empty without a key. ``attempt`` counts this consumer's attempts at the command, this one
+    included, and those under its former names; 0 where nothing is counted. ``reason`` is one line for logs and dead letters.
+    ``response`` is what was kept of the success that a duplicate repeats, or of the error that used up the attempts.
+    ``mismatch``: another payload came with the key, and was taken for the same all the same (``on_mismatch = "warn"``).
+    ``origin`` has the message's own ids, for logs and dead letters: ``message_id``, ``correlation``.
     """
 
-    def __init__(
-        self,
-        decision: DeliveryDecision,
-        record: str = "",
-        *,
-        attempt: int = 0,
-        reason: str = "",
-        response: StoredResponse | None = None,
-    ) -> None:
-        self.decision = decision
-        self.action = decision.action
-        self.record = record
-        self.attempt = attempt
-        self.reason = reason
-        self.response = response
-        self.returned: Any = None
-        self.raised: BaseException | None = None
-        self.sent_at: datetime | None = None
-        """When the message was sent, as its `Delivery` has it."""
-        self.aggregate = ""
-        self.sequence: int | None = None
-        """Which message about which aggregate it is, as its `Delivery` has it."""
-        self.other: tuple[str, bytes] | None = None
-        """The command's id and its payload's fingerprint by the other secret, while two are in use."""
-        self.submitted = False
-        """It came through the gateway, as its `Delivery` has it."""
-        self.loop: asyncio.AbstractEventLoop | None = None
-        """In which its outcome is recorded; ``None`` where it doesn't run."""
-        self.late_outcomes: RecordsLate | None = None
-        """Records what becomes of it later, where its message is acknowledged before that."""
-        self.origin = Origin()
-        """The message's own ids, for logs and dead letters: ``message_id``, ``correlation``."""
-        self.mismatch = False
-        """Another payload came with the key, and was taken for the same all the same (``on_mismatch = "warn"``)."""
-        self.after_a_crash = False
-        """The last attempt's process died, or lost its lease: this command may have killed it."""
-        self.settled = False
-        """An outcome was given. It stands: what is given later changes nothing."""
-        self.committed: set[str] = set()
-        """The inboxes that have sent a COMMIT of what was done for it."""
-        self.rolled_back = False
-        """Nothing that the handler did was committed: whatever has ended it, the command was not done."""
-        self.given_up = False
-        """An inbox allows no attempt after this one, by its own count."""
-        self._outcome: State | None = None
-        self._attempt: Attempt | None = None
-        self._running: asyncio.Future[None] | None = None
-        self._settings = _DEFAULTS
-        self._last = False
-        self._dead_lettered: Callable[[str], None] | None = None
-        self._abandoning: asyncio.Task[None] | None = None
-        """Kept, since an event loop doesn't."""
-
-    def hold(
-        self,
-        attempt: Attempt,
-        running: "asyncio.Future[None]",
-        settings: SubscriptionSettings,
-        *,
-        last: bool,
-        dead_lettered: Callable[[str], None],
-    ) -> None:
-        """Become the handle of ``attempt`` (``last``: the last one that is allowed), until ``running`` has a result.
-
-        ``dead_lettered`` is called with a reason where its failure means that nobody tries the command again.
-        """
-        self._attempt, self._running, self._settings, self._last = attempt, running, settings, last
-        self._dead_lettered = dead_lettered
-        self.loop = running.get_loop()
+    decision: DeliveryDecision
+    action: Action
+    record: str = ""
+    attempt: int = 0
+    reason: str = ""
+    response: StoredResponse | None = None
+    mismatch: bool = False
+    origin: Origin = _NO_ORIGIN
+    _execution: "Execution | None" = field(default=None, repr=False, compare=False)
 
     @property
     def run(self) -> bool:
-        """Whether this delivery is to be executed."""
+        """Whether this delivery is, or was, to be executed."""
         return self.decision is DeliveryDecision.RUN
+
+    @property
+    def execution(self) -> "Execution":
+        """What runs, where the delivery is to be executed. Raises ``RuntimeError`` where it isn't: see `run`."""
+        if self._execution is None:
+            raise RuntimeError(
+                f"a delivery that is {self.decision.value} is not executed, and has no outcome to record"
+            )
+        return self._execution
 
     @property
     def named(self) -> str:
@@ -131,57 +82,95 @@ class Begun:
         return (self.record or "-") + self.origin.line
 
     @property
-    def last(self) -> bool:
-        """Whether no attempt is allowed after this one."""
-        return self._last or self.given_up
-
-    @property
-    def timeout(self) -> float:
-        """Seconds that its handler has."""
-        return self._settings.attempt_timeout
-
-    @property
     def result(self) -> bytes | None:
         """The stored result that a duplicate repeats; ``None`` where there is none, or it was too large."""
         return self.response.body if self.response and self.decision is DeliveryDecision.DUPLICATE else None
 
-    @property
-    def fingerprint(self) -> bytes | None:
-        """The fingerprint by which this delivery's payload is compared; ``None`` where it doesn't run, or has no key."""
-        return self._attempt.claim.fingerprint if self._attempt is not None and self.record else None
 
-    # -- of a delivery that runs --------------------------------------------------------------------------------------
+def decided(
+    decision: DeliveryDecision,
+    record: str = "",
+    *,
+    attempt: int = 0,
+    reason: str = "",
+    response: StoredResponse | None = None,
+    mismatch: bool = False,
+    origin: Origin = _NO_ORIGIN,
+) -> Begun:
+    """``decision`` about a delivery, with the action that it means."""
+    return Begun(decision, decision.action, record, attempt, reason, response, mismatch, origin)
+
+
+class Execution:
+    """What runs: a delivery's attempt, to be ended with one of `succeed`, `fail`, `unknown` and `release`, in this event loop.
+
+    ``returned`` is what a handler returned, ``raised`` what it raised. ``context`` is what an inbox knows of the delivery.
+    ``settled``: an outcome was given. It stands: what is given later changes nothing. ``after_a_crash``: the last attempt's
+    process died, or lost its lease: this command may have killed it.
+    """
+
+    def __init__(
+        self,
+        begun: Begun,
+        context: DeliveryContext,
+        attempt: Attempt,
+        settings: SubscriptionSettings,
+        dead_lettered: Callable[[str], None],
+        *,
+        after_a_crash: bool = False,
+    ) -> None:
+        """``dead_lettered`` is called with a reason where its failure means that nobody tries the command again."""
+        self.context = context
+        self.returned: Any = None
+        self.raised: BaseException | None = None
+        self.settled = False
+        self.after_a_crash = after_a_crash
+        self._begun = begun
+        self._outcome: State | None = None
+        self._attempt = attempt
+        self._settings = settings
+        self._dead_lettered = dead_lettered
+        self._abandoning: asyncio.Task[None] | None = None
+        """Kept, since an event loop doesn't."""
+
+    @property
+    def begun(self) -> Begun:
+        """What is decided by now: once an outcome was given, with the action that follows from it."""
+        return replace(self._begun, _execution=self) if self._begun.run else self._begun
+
+    @property
+    def action(self) -> Action:
+        """The action for the broker: ``RUN`` until the outcome is known."""
+        return self._begun.action
+
+    @property
+    def attempt(self) -> int:
+        """See `Begun`."""
+        return self._begun.attempt
+
+    @property
+    def named(self) -> str:
+        """See `Begun.named`."""
+        return self._begun.named
+
+    @property
+    def last(self) -> bool:
+        """Whether no attempt is allowed after this one."""
+        return self.context.last
 
     @property
     def succeeded(self) -> bool:
         """Whether the outcome that was given is a success; whether it is recorded is another matter."""
         return self._outcome is State.SUCCEEDED
 
-    async def exhaust(self, error: StoredResponse, reason: str) -> None:
-        """The claim was won, but no attempt is left: record the last error, so that all see the end."""
-        self._begin_settling(State.FAILED)
-        self.decision, self.reason, self.response = DeliveryDecision.EXHAUSTED, reason, error
-        self.action = self.decision.action
-        await self._settle(State.FAILED, error)
-
-    async def withdraw(self, decision: DeliveryDecision, reason: str) -> None:
-        """The claim was won, but can't be used: give it back."""
-        self._begin_settling(None)
-        self.decision, self.reason = decision, reason
-        self.action = decision.action
-        await self._settle(None, None)
-
-    def overran(self) -> None:
-        """The handler did not end in time, and can't be ended: the broker is to deliver again."""
-        self.action, self.reason = Action.REDELIVER, "The handler ran into its time-out, and runs on."
+    # -- before its outcome -------------------------------------------------------------------------------------------
 
     async def confirm(self) -> None:
         """Return once the lease is ours for half its length: to be awaited right before an effect that must not be late.
 
-        Raises `oncegate.middleware.admission.attempt.LeaseLost` or ``Unconfirmed``: then do nothing.
+        Raises `oncegate.middleware.admission.lease.LeaseLost` or ``Unconfirmed``: then do nothing.
         """
-        if self._attempt is not None:
-            await self._attempt.confirm()
+        await self._attempt.lease.confirm()
 
     async def succeed(self, result: bytes | StoredResponse | None = None) -> Recording:
         """The command is done: never again. ``result`` is JSON, or a response as it is to be given.
@@ -191,7 +180,7 @@ class Begun:
         success is recorded without it.
         """
         if self._begin_settling(State.SUCCEEDED):
-            self.action = Action.REDELIVER  # until it is recorded
+            self._decide(Action.REDELIVER)  # until it is recorded
             await self._settle(State.SUCCEEDED, self._kept(result))
         return await self.recorded()
 
@@ -204,15 +193,14 @@ class Begun:
         dead = final or self.last
         first = self._begin_settling(State.FAILED)
         if first:
-            self.action = Action.DEAD_LETTER if dead else Action.REDELIVER
             kind, message = kind_and_text(error)
-            self.reason = message or kind
+            self._decide(Action.DEAD_LETTER if dead else Action.REDELIVER, message or kind)
             log.warning("record %s: attempt %d failed: %s", self.named, self.attempt, kind)
             await self._settle(State.FAILED, failure(error, dead=dead, status=status))
         recording = await self.recorded()
         if recording is Recording.REFUSED:
-            self.action = Action.REDELIVER
-        elif first and dead and self._dead_lettered is not None:
+            self._decide(Action.REDELIVER)
+        elif first and dead:
             self._dead_lettered("rejected" if final else DeliveryDecision.EXHAUSTED.value)
         return recording
 
@@ -221,16 +209,40 @@ class Begun:
         await self.abandon(note)
         return await self.recorded()
 
-    async def release(self, action: Action = Action.REDELIVER) -> None:
-        """Nothing of the command was begun: the attempt is undone, and doesn't count."""
+    async def release(self, action: Action = Action.REDELIVER, *, reason: str | None = None) -> None:
+        """Nothing of the command was begun, for this ``reason``: the attempt is undone, and doesn't count."""
         if self._begin_settling(None):
-            self.action = action
+            self._decide(action, reason)
             await self._settle(None, None)
+
+    async def exhaust(self, error: StoredResponse, reason: str, made: int) -> None:
+        """The claim was won, but no attempt is left: record the last error, after so many that were ``made``, for all to see."""
+        decision = DeliveryDecision.EXHAUSTED
+        self._begin_settling(State.FAILED)
+        self._begun = replace(
+            self._begun,
+            decision=decision,
+            action=decision.action,
+            attempt=made,
+            reason=reason,
+            response=error,
+        )
+        await self._settle(State.FAILED, error)
+
+    async def withdraw(self, decision: DeliveryDecision, reason: str) -> None:
+        """The claim was won, but can't be used: give it back."""
+        self._begin_settling(None)
+        self._begun = replace(self._begun, decision=decision, action=decision.action, reason=reason)
+        await self._settle(None, None)
+
+    def overran(self) -> None:
+        """The handler did not end in time, and can't be ended: the broker is to deliver again."""
+        self._decide(Action.REDELIVER, "The handler ran into its time-out, and runs on.")
 
     async def abandon(self, note: str) -> None:
         """As `unknown`, but without waiting for a cache that is away: the process may be about to end."""
         if self._begin_settling(State.UNKNOWN):
-            self.action, self.reason = Action.REDELIVER, note
+            self._decide(Action.REDELIVER, note)
             await self._settle(State.UNKNOWN, None, note)
 
     def abandon_soon(self, note: str) -> None:
@@ -242,7 +254,7 @@ class Begun:
     async def recorded(self, timeout: float | None = None) -> Recording:
         """Wait until the outcome is recorded or refused, ``timeout`` seconds at most (``record_timeout`` by default)."""
         attempt = self._attempt
-        if attempt is None or not attempt.number:
+        if not attempt.number:
             recording = Recording.NO_RECORD
         else:
             wait = self._settings.record_timeout if timeout is None else timeout
@@ -257,12 +269,10 @@ class Begun:
             else:
                 recording = Recording.REFUSED if attempt.refused else Recording.RECORDED
         if self._outcome is State.SUCCEEDED and recording:
-            self.action = Action.ACKNOWLEDGE
+            self._decide(Action.ACKNOWLEDGE)
         return recording
 
     def _begin_settling(self, state: State | None) -> bool:
-        if not self.run:
-            raise RuntimeError(f"a delivery that is {self.decision.value} has no outcome to record")
         if self.settled:
             if state is not self._outcome:
                 log.warning("record %s: an outcome was given already; the later one is not recorded", self.named)
@@ -271,14 +281,18 @@ class Begun:
         self._outcome = state
         return True
 
+    def _decide(self, action: Action, reason: str | None = None) -> None:
+        self._begun = replace(self._begun, action=action, reason=self._begun.reason if reason is None else reason)
+
     async def _settle(self, state: State | None, response: StoredResponse | None, note: str = "") -> None:
+        attempt = self._attempt
+        running = attempt.lease.task
         try:
-            if self._attempt is not None:
-                self._attempt.settle(state, response, note=note)
-                await _ended(self._attempt, self._settings.record_timeout)
+            attempt.settle(state, response, note=note)
+            await _ended(attempt, self._settings.record_timeout)
         finally:
-            if self._running is not None and not self._running.done():
-                self._running.set_result(None)
+            if running is not None and not running.done():
+                running.set_result(None)
 
     def _kept(self, result: bytes | StoredResponse | None) -> StoredResponse:
         if not isinstance(result, StoredResponse):

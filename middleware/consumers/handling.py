@@ -9,9 +9,10 @@ from typing import Any, Final
 
 from oncegate.cache.errors import OncegateError
 from oncegate.cache.record import State, StoredResponse
-from oncegate.middleware.consumers.begun import FAILED_STATUS, Begun, Recording, not_kept
+from oncegate.middleware.consumers.begun import FAILED_STATUS, Begun, Execution, Recording, not_kept
 from oncegate.middleware.consumers.delivery import Action, Delivery
 from oncegate.middleware.consumers.sent_back import log_sent_back
+from oncegate.middleware.consumers.transactional import DeliveryContext
 from oncegate.middleware.outcome.calling import call
 from oncegate.middleware.outcome.errors import ENDS_PROCESS, NotRetryable, Parked, reduced
 from oncegate.middleware.outcome.raised import failure_of, is_left, kind_and_text, outcome_of
@@ -20,7 +21,7 @@ from oncegate.middleware.rules.arguments import is_async
 
 log = logging.getLogger("oncegate.subscription")
 
-_CURRENT: Final[ContextVar[tuple[Begun, ...]]] = ContextVar("oncegate.executing", default=())
+_CURRENT: Final[ContextVar[tuple[DeliveryContext, ...]]] = ContextVar("oncegate.executing", default=())
 
 
 class NotRecorded(OncegateError):
@@ -34,15 +35,15 @@ class NotRecorded(OncegateError):
         return reduced(self)
 
 
-def current() -> tuple[Begun, ...]:
+def current() -> tuple[DeliveryContext, ...]:
     """The delivery for which this task or thread executes a handler, or those of its batch; none outside of one."""
     return _CURRENT.get()
 
 
 @contextmanager
-def executing(*begun: Begun) -> Iterator[None]:
-    """Within it, and in the tasks and threads that are started in it, ``begun`` are `current`."""
-    token = _CURRENT.set(begun)
+def executing(*contexts: DeliveryContext) -> Iterator[None]:
+    """Within it, and in the tasks and threads that are started in it, ``contexts`` are `current`."""
+    token = _CURRENT.set(contexts)
     try:
         yield
     finally:
@@ -50,99 +51,101 @@ def executing(*begun: Begun) -> Iterator[None]:
             _CURRENT.reset(token)
 
 
-async def run_handler(begun: Begun, called: Callable[[], Any], handler: Callable[..., Any], timeout: float) -> None:
+async def run_handler(
+    execution: Execution, called: Callable[[], Any], handler: Callable[..., Any], timeout: float
+) -> None:
     """Call the handler for a delivery that runs, and settle it. Raises only a cancellation, and what ends the process.
 
     A coroutine is cancelled after ``timeout``. A thread can't be: it runs on, and its end is recorded unless the command
     was taken over by then.
     """
     if is_async(handler):
-        await _settle(begun, called, timeout)
+        await _settle(execution, called, timeout)
         return
-    task = asyncio.get_running_loop().create_task(_settle_thread(begun, called))
+    task = asyncio.get_running_loop().create_task(_settle_thread(execution, called))
     done, _ = await asyncio.wait([task], timeout=timeout)
     if done:
         if (ends := task.result()) is not None:
             raise ends
     else:
-        log.warning("record %s: the handler's thread ran into its time-out and runs on", begun.named)
-        begun.overran()
+        log.warning("record %s: the handler's thread ran into its time-out and runs on", execution.named)
+        execution.overran()
 
 
-async def _settle(begun: Begun, called: Callable[[], Any], timeout: float) -> None:
+async def _settle(execution: Execution, called: Callable[[], Any], timeout: float) -> None:
     task = asyncio.current_task()
     try:
         async with asyncio.timeout(timeout) as limit:
-            begun.returned = await call(called, in_loop=True)
+            execution.returned = await call(called, in_loop=True)
     except BaseException as error:  # noqa: BLE001 - whatever a handler raises is its command's outcome
-        await _settle_all([begun], error, task, timed_out=limit.expired())
+        await _settle_all([execution], error, task, timed_out=limit.expired())
     else:
-        await begun.succeed(kept(begun))
+        await execution.succeed(kept(execution))
 
 
 async def _settle_all(
-    batch: Sequence[Begun], error: BaseException, task: "asyncio.Task[Any] | None", *, timed_out: bool
+    batch: Sequence[Execution], error: BaseException, task: "asyncio.Task[Any] | None", *, timed_out: bool
 ) -> None:
     """Record what a handler, called by ``task``, raised for all of ``batch``. Raises it where it ends more than the call."""
     if is_left(error, task):
-        for begun in batch:
-            begun.abandon_soon("the consumer was closed")
+        for execution in batch:
+            execution.abandon_soon("the consumer was closed")
         raise error
     log_sent_back(batch[0].named, error)
-    await asyncio.gather(*[_settle_failure(begun, error, timed_out=timed_out) for begun in batch])
+    await asyncio.gather(*[_settle_failure(execution, error, timed_out=timed_out) for execution in batch])
     if isinstance(error, (asyncio.CancelledError, *ENDS_PROCESS)):
         raise error
 
 
-async def _settle_thread(begun: Begun, called: Callable[[], Any]) -> BaseException | None:
+async def _settle_thread(execution: Execution, called: Callable[[], Any]) -> BaseException | None:
     """Returns what is to be raised: out of a task of its own, it would end the event loop."""
     task = asyncio.current_task()
     try:
-        begun.returned = await call(called, in_loop=False)
+        execution.returned = await call(called, in_loop=False)
     except BaseException as error:  # as above
         # Cancelled at the process's end, when the thread may still be at work: the lease is left to lapse.
         if isinstance(error, asyncio.CancelledError) or is_left(error, task):
             raise
-        log_sent_back(begun.named, error)
-        await _settle_failure(begun, error)
+        log_sent_back(execution.named, error)
+        await _settle_failure(execution, error)
         return error if isinstance(error, ENDS_PROCESS) else None
-    await begun.succeed(kept(begun))
+    await execution.succeed(kept(execution))
     return None
 
 
 async def settle_raised(
-    begun: Begun, error: BaseException, *, timed_out: bool = False, status: int = FAILED_STATUS
+    execution: Execution, error: BaseException, *, timed_out: bool = False, status: int = FAILED_STATUS
 ) -> None:
     """Record what came out of a handler as its command's outcome, a failure with ``status``: see `outcome_of`."""
-    await _settle_failure(begun, failure_of(error), timed_out=timed_out, status=status)
+    await _settle_failure(execution, failure_of(error), timed_out=timed_out, status=status)
 
 
 async def _settle_failure(
-    begun: Begun, error: BaseException, *, timed_out: bool = False, status: int = FAILED_STATUS
+    execution: Execution, error: BaseException, *, timed_out: bool = False, status: int = FAILED_STATUS
 ) -> None:
-    begun.raised = error
-    if timed_out and begun.rolled_back and isinstance(error, TimeoutError):
+    execution.raised = error
+    if timed_out and execution.context.rolled_back and isinstance(error, TimeoutError):
         error = TimeoutError("ran into the time-out, and was rolled back")
-    state, note = outcome_of(error, overdue=timed_out and not begun.rolled_back)
+    state, note = outcome_of(error, overdue=timed_out and not execution.context.rolled_back)
     if state is None:
-        parked = isinstance(error, Parked)
-        await begun.release(Action.ACKNOWLEDGE if parked else Action.REDELIVER)
-        if not parked:
+        if isinstance(error, Parked):
+            await execution.release(Action.ACKNOWLEDGE)
+        else:
             kind, text = kind_and_text(error)
-            begun.reason = text or kind
+            await execution.release(reason=text or kind)
     elif state is State.FAILED:
-        await begun.fail(error, final=isinstance(error, NotRetryable), status=status)
+        await execution.fail(error, final=isinstance(error, NotRetryable), status=status)
     elif isinstance(error, (asyncio.CancelledError, *ENDS_PROCESS)):  # nothing is waited for any more
-        await begun.abandon(note)
+        await execution.abandon(note)
     else:
-        await begun.unknown(note)
+        await execution.unknown(note)
 
 
-def kept(begun: Begun) -> bytes | StoredResponse:
+def kept(execution: Execution) -> bytes | StoredResponse:
     """What was ``returned``, as it is recorded."""
-    if isinstance(begun.returned, StoredResponse):
-        return begun.returned
-    result = dumped(JSON_CODEC.dump, begun.returned, begun.named)
+    if isinstance(execution.returned, StoredResponse):
+        return execution.returned
+    result = dumped(JSON_CODEC.dump, execution.returned, execution.named)
     return not_kept() if result is None else result
 
 
@@ -162,12 +165,12 @@ async def begin_all(begin: Callable[[Delivery], Awaitable[Begun]], deliveries: S
     except asyncio.CancelledError:
         await asyncio.wait(tasks)
         begun = [task.result() for task in tasks if not task.cancelled()]
-        await asyncio.gather(*[each.release() for each in begun if each.run])
+        await asyncio.gather(*[each.execution.release() for each in begun if each.run])
         raise
 
 
 async def run_batch(
-    batch: Sequence[Begun], called: Callable[[], Any], handler: Callable[..., Any], timeout: float
+    batch: Sequence[Execution], called: Callable[[], Any], handler: Callable[..., Any], timeout: float
 ) -> None:
     """Call the handler for the deliveries of ``batch``, which run, and settle each. Raises what `run_handler` raises."""
     task, in_loop = asyncio.current_task(), is_async(handler)
@@ -177,7 +180,9 @@ async def run_batch(
     except BaseException as error:  # noqa: BLE001 - as of a single one
         await _settle_all(batch, error, task, timed_out=limit.expired())
     else:
-        await asyncio.gather(*[_settle_each(begun, outcome) for begun, outcome in zip(batch, outcomes, strict=True)])
+        await asyncio.gather(
+            *[_settle_each(execution, outcome) for execution, outcome in zip(batch, outcomes, strict=True)]
+        )
 
 
 def outcomes_of(returned: Any, count: int) -> Sequence[Any]:
@@ -191,9 +196,10 @@ def outcomes_of(returned: Any, count: int) -> Sequence[Any]:
     return returned
 
 
-async def _settle_each(begun: Begun, outcome: Any) -> None:
+async def _settle_each(execution: Execution, outcome: Any) -> None:
     if isinstance(outcome, Exception):
-        await settle_raised(begun, outcome)
+        log_sent_back(execution.named, outcome)
+        await settle_raised(execution, outcome)
     else:
-        begun.returned = outcome
-        await begun.succeed(kept(begun))
+        execution.returned = outcome
+        await execution.succeed(kept(execution))

@@ -14,11 +14,12 @@ from typing import Protocol
 from oncegate.cache.errors import CacheError, RecordUnreadable
 from oncegate.cache.record import State
 from oncegate.cache.store import Cache
-from oncegate.middleware.admission.admission import AdmissionRequest, Admissions, Verdict
+from oncegate.middleware.admission.admission import Admissions, Verdict
 from oncegate.middleware.admission.attempt import Attempt
-from oncegate.middleware.consumers.begun import Begun, Recording, kept_failure, not_kept
-from oncegate.middleware.consumers.delivery import DeliveryDecision, SubscriptionSettings
-from oncegate.middleware.consumers.transactional import LateOutcome
+from oncegate.middleware.admission.request import AdmissionRequest
+from oncegate.middleware.consumers.begun import Execution, Recording, decided, kept_failure, not_kept
+from oncegate.middleware.consumers.delivery import Delivery, DeliveryDecision, SubscriptionSettings
+from oncegate.middleware.consumers.transactional import DeliveryContext, LateOutcome
 from oncegate.middleware.rules.errors import Overloaded
 from oncegate.middleware.rules.key import execution_key, key_of_id
 from oncegate.middleware.rules.policy import Policy
@@ -76,13 +77,14 @@ class LateOutcomes:
 
     async def _settle(self, late: LateOutcome, attempt: Attempt) -> bool:
         hook = self._hook
-        begun = Begun(DeliveryDecision.RUN, late.record, attempt=attempt.number)
-        held = self._admissions.in_flight.hold(attempt)
-        begun.hold(attempt, held, hook.settings, last=False, dead_lettered=hook.dead_lettered)
+        self._admissions.in_flight.hold(attempt)
+        begun = decided(DeliveryDecision.RUN, late.record, attempt=attempt.number)
+        context = DeliveryContext(Delivery(None), late.record)
+        execution = Execution(begun, context, attempt, hook.settings, hook.dead_lettered)
         if late.state is State.SUCCEEDED:
-            return await begun.succeed(not_kept() if late.body is None else late.body) is Recording.RECORDED
-        await begun.exhaust(kept_failure(late.body), _REASON)
-        recorded = await begun.recorded() is Recording.RECORDED
+            return await execution.succeed(not_kept() if late.body is None else late.body) is Recording.RECORDED
+        await execution.exhaust(kept_failure(late.body), _REASON, attempt.number)
+        recorded = await execution.recorded() is Recording.RECORDED
         if recorded:
             hook.dead_lettered(DeliveryDecision.EXHAUSTED.value)
         return recorded

@@ -8,17 +8,24 @@ from oncegate.cache.errors import CacheRefused, CacheUnavailable
 from oncegate.cache.record import MAX_SEQUENCE, State, StoredResponse
 from oncegate.cache.redis.streams.commands import run_command, stream_client
 from oncegate.cache.seconds import given_seconds
-from oncegate.middleware.admission.attempt import notify
 from oncegate.middleware.admission.observe import Watch
+from oncegate.middleware.admission.shared import notify
 from oncegate.middleware.consumers.addresses import Rejected, command_key, delivery_fingerprint
 from oncegate.middleware.consumers.begun import Begun
 from oncegate.middleware.consumers.delivery import Delivery, DeliveryDecision, SubscriptionSettings, check_names
 from oncegate.middleware.consumers.handling import current, executing, outcomes_of
-from oncegate.middleware.consumers.transactional import Executed, LateOutcome, RecordsLate, set_inbox, set_takes_late
+from oncegate.middleware.consumers.transactional import (
+    DeliveryContext,
+    Executed,
+    LateOutcome,
+    RecordsLate,
+    set_inbox,
+    set_takes_late,
+)
 from oncegate.middleware.outcome.errors import NotProcessed, NotRetryable, OutcomeUnknown, Parked, reduced
 from oncegate.middleware.outcome.raised import kind_and_text
 from oncegate.middleware.outcome.results import JSON_CODEC, bounded, dumped, error_form
-from oncegate.middleware.rules.arguments import check_watch, is_async
+from oncegate.middleware.rules.arguments import annotations_of, check_watch, excludes, is_async
 from oncegate.middleware.rules.digests import Digests, Secrets, given_digests
 from oncegate.middleware.rules.errors import KeyInvalid
 from oncegate.middleware.rules.key import MAX_KEY_CHARACTERS, RECORD_ID, KeyText, key_line, key_text, record_id
@@ -36,6 +43,7 @@ __all__ = [
     "CacheRefused",
     "CacheUnavailable",
     "Delivery",
+    "DeliveryContext",
     "DeliveryDecision",
     "Digests",
     "Executed",
@@ -55,6 +63,7 @@ __all__ = [
     "SubscriptionSettings",
     "Watch",
     "aggregate_digest",
+    "annotations_of",
     "bounded",
     "check_names",
     "check_watch",
@@ -63,6 +72,7 @@ __all__ = [
     "delivery_fingerprint",
     "dumped",
     "error_form",
+    "excludes",
     "executing",
     "given_digests",
     "given_seconds",

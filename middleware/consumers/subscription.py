@@ -13,26 +13,28 @@ import asyncio
 import functools
 import logging
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from time import monotonic
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from oncegate.cache.errors import CacheFull, CacheUnavailable, RecordUnreadable
 from oncegate.cache.open import given_cache
 from oncegate.cache.record import FINGERPRINT_BYTES, TOKEN_BYTES, ClaimRequest, Record
 from oncegate.cache.store import Cache
-from oncegate.middleware.admission.admission import Address, AdmissionRequest, Admissions, Verdict
-from oncegate.middleware.admission.attempt import Attempt, LeaseLost, Unconfirmed, notify
+from oncegate.middleware.admission.admission import Admissions, Verdict
+from oncegate.middleware.admission.attempt import Attempt
+from oncegate.middleware.admission.lease import LeaseLost, Unconfirmed
 from oncegate.middleware.admission.observe import Watch
+from oncegate.middleware.admission.request import Address, AdmissionRequest, Rotation
+from oncegate.middleware.admission.shared import notify
 from oncegate.middleware.consumers.addresses import Addresses, Rejected, attempts_before
-from oncegate.middleware.consumers.begun import Begun
+from oncegate.middleware.consumers.begun import Begun, Execution, decided
 from oncegate.middleware.consumers.delivery import (
     CONSUMER,
     Action,
     Delivery,
     DeliveryDecision,
-    Origin,
     SubscriptionSettings,
     check_names,
     origin_of,
@@ -50,9 +52,9 @@ from oncegate.middleware.consumers.gate import (
 )
 from oncegate.middleware.consumers.handling import begin_all, executing, run_batch, run_handler
 from oncegate.middleware.consumers.late_outcomes import LateOutcomes
-from oncegate.middleware.consumers.once import Once, leave
+from oncegate.middleware.consumers.once import Once
 from oncegate.middleware.consumers.sole_handler import SoleHandler
-from oncegate.middleware.consumers.transactional import give_late_outcomes
+from oncegate.middleware.consumers.transactional import DeliveryContext, give_late_outcomes
 from oncegate.middleware.rules.arguments import check_watch, given_namespace, given_settings
 from oncegate.middleware.rules.digests import Secrets, given_digests
 from oncegate.middleware.rules.errors import Overloaded
@@ -111,15 +113,13 @@ class Subscription:
     # -- by hand ------------------------------------------------------------------------------------------------------
 
     async def begin(self, delivery: Delivery) -> Begun:
-        """Decide about one delivery. Where it says ``RUN``, give the outcome to the returned `Begun`, in this event loop.
+        """Decide about one delivery. Where it says ``RUN``, give the outcome to its `Begun.execution`, in this event loop.
 
         Raises nothing, whatever the delivery holds: what stands in the way is a decision too, with its ``reason``.
         """
-        origin = origin_of(delivery)
-        begun = await self._decide(delivery, origin)
-        begun.origin, begun.sent_at = origin, delivery.sent_at
-        begun.aggregate, begun.sequence = delivery.aggregate, delivery.sequence
-        begun.late_outcomes, begun.submitted = self._late, delivery.fingerprint is not None
+        begun = await self._decide(delivery)
+        if not begun.run:
+            begun = replace(begun, origin=origin_of(delivery))
         self._report(begun)
         return begun
 
@@ -128,17 +128,16 @@ class Subscription:
 
         Of ``delivery`` only the message's own ids count.
         """
-        begun = Begun(decision, reason=reason)
-        begun.origin = origin_of(delivery)
+        begun = decided(decision, reason=reason, origin=origin_of(delivery))
         self._report(begun)
         return begun
 
     def _report(self, begun: Begun) -> None:
-        in_flight, consumer = self._admissions.in_flight, self.consumer
-        watch = in_flight.watch
+        shared, consumer = self._admissions.in_flight.shared, self.consumer
+        watch = shared.watch
         if begun.mismatch:
             log.warning("record %s: another payload under a used key, taken for the same", begun.named)
-        if not in_flight.is_watched:
+        if not shared.is_watched:
             return
         notify(lambda: watch.delivery_decided(consumer, begun.decision.value))  # one of before may lack it
         if begun.mismatch:
@@ -148,68 +147,82 @@ class Subscription:
 
     def dead_lettered(self, reason: str) -> None:
         """Notify the watch of a message that is given up for ``reason``, also before it is a delivery."""
-        watch = self._admissions.in_flight.watch
+        watch = self._admissions.in_flight.shared.watch
         notify(lambda: watch.dead_lettered(self.consumer, reason))
 
-    async def _decide(self, delivery: Delivery, origin: Origin) -> Begun:
+    async def _decide(self, delivery: Delivery) -> Begun:
         try:
             address = self._addresses.first(delivery)
             if address is None:
-                return self._unprotected(origin)
+                return self._unprotected(delivery)
             other, before = self._addresses.other(delivery), attempts_before(delivery)
         except Rejected as error:
-            return Begun(DeliveryDecision.REJECTED, reason=str(error))
+            return decided(DeliveryDecision.REJECTED, reason=str(error))
         except Overloaded as error:
-            return Begun(DeliveryDecision.UNAVAILABLE, reason=str(error))
+            return decided(DeliveryDecision.UNAVAILABLE, reason=str(error))
         record, of_gateway = record_id(address.key), delivery.fingerprint is not None
         try:
             if other is not None and await self._addresses.is_at(other, address, of_gateway):
                 address, other = other, address
             if any(self._owes(each) for each in (address, other)):
                 # After a long outage the lease may have lapsed before the outcome, which is known here, could be written.
-                return Begun(DeliveryDecision.IN_FLIGHT, record, reason="Its outcome waits here for the record cache.")
+                return decided(
+                    DeliveryDecision.IN_FLIGHT, record, reason="Its outcome waits here for the record cache."
+                )
             allowed = await self._read_records(address, other, of_gateway, before)
-            return allowed if isinstance(allowed, Begun) else await self._admit(address, other, allowed, origin)
+            return allowed if isinstance(allowed, Begun) else await self._admit(address, other, allowed, delivery)
         except RecordUnreadable as error:
-            return Begun(DeliveryDecision.UNREADABLE, record, reason=f"{error}.")
+            return decided(DeliveryDecision.UNREADABLE, record, reason=f"{error}.")
         except (CacheFull, Overloaded) as error:
-            return Begun(DeliveryDecision.UNAVAILABLE, record, reason=str(error))
+            return decided(DeliveryDecision.UNAVAILABLE, record, reason=str(error))
         except CacheUnavailable as error:
             decision = DeliveryDecision.UNAVAILABLE
             if self.settings.on_cache_down == "dead_letter":
                 decision = DeliveryDecision.UNCHECKED
-            return Begun(decision, record, reason=f"The record cache can't be reached: {error}.")
+            return decided(decision, record, reason=f"The record cache can't be reached: {error}.")
 
     def _owes(self, address: Address | None) -> bool:
         return address is not None and self._admissions.in_flight.owes(execution_key(address.key, self.consumer))
 
-    async def _admit(self, address: Address, other: Address | None, allowed: Allowance, origin: Origin) -> Begun:
-        own = execution_key(address.key, self.consumer)
-        request = AdmissionRequest(own, address.fingerprint, self._first)
+    def _own(self, address: Address) -> Address:
+        """Where this consumer's execution record is of the command at ``address``."""
+        return Address(execution_key(address.key, self.consumer), address.fingerprint)
+
+    async def _admit(self, address: Address, other: Address | None, allowed: Allowance, delivery: Delivery) -> Begun:
+        own = self._own(address)
+        request = AdmissionRequest(own.key, own.fingerprint, self._first)
         if other is not None and other.key != address.key:
-            request.other = Address(execution_key(other.key, self.consumer), other.fingerprint)
+            request.rotation = Rotation(own, self._own(other))
         outcome = await self._admissions.admit(request)
         found = outcome.record if isinstance(outcome, Verdict) else None
-        if other is not None and (request.is_at_other or (found and found.fingerprint == other.fingerprint)):
+        has_moved = request.key != own.key
+        if other is not None and (has_moved or (found and found.fingerprint == other.fingerprint)):
             address, other = other, address  # there the record is; or the payload's digest alone is by the other secret
         if found is not None:
-            if request.is_at_other:  # it has just been recorded there
+            if has_moved:  # it has just been recorded there
                 return self._decided(DeliveryDecision.IN_FLIGHT, address, found)
             if decision := by_execution(found, address.fingerprint, warns=self._warns):
                 return self._decided(decision, address, found)
             if allowed.ended(found):
                 return self._decided(DeliveryDecision.EXHAUSTED, address, found, allowed.total(found.attempt))
             # Another payload, where that is only warned of, goes on with the record that there is.
-            outcome = await self._admissions.admit(AdmissionRequest(own, found.fingerprint, self._policy))
+            outcome = await self._admissions.admit(AdmissionRequest(own.key, found.fingerprint, self._policy))
         if isinstance(outcome, Verdict):  # another worker was quicker
             decision = by_execution(outcome.record, address.fingerprint, warns=self._warns)
             return self._decided(decision or DeliveryDecision.IN_FLIGHT, address, outcome.record)
-        outcome.origin = origin.line
-        begun = Begun(DeliveryDecision.RUN, record_id(address.key))
-        begun.mismatch = differs(found, address.fingerprint)
-        begun.other = None if other is None else (record_id(other.key), other.fingerprint)
-        await self._start(begun, outcome, allowed, found)
-        return begun
+        origin = origin_of(delivery)
+        outcome.lease.origin = origin.line
+        begun = decided(
+            DeliveryDecision.RUN,
+            record_id(address.key),
+            attempt=allowed.total(outcome.number) if outcome.number else 0,
+            mismatch=differs(found, address.fingerprint),
+            origin=origin,
+        )
+        by_other = None if other is None else (record_id(other.key), other.fingerprint)
+        execution = self._execution(begun, delivery, outcome, by_other, allowed=allowed, found=found)
+        await self._start(execution, outcome, allowed, found)
+        return execution.begun
 
     async def _read_records(
         self, address: Address, other: Address | None, of_gateway: bool, before: int
@@ -240,46 +253,76 @@ class Subscription:
     def _decided(self, decision: DeliveryDecision, at: Address, record: Record | None, attempt: int = 0) -> Begun:
         response = record.response if record is not None and decision in WITH_RESPONSE else None
         attempt = attempt or (record.attempt if record is not None else 0)
-        begun = Begun(decision, record_id(at.key), attempt=attempt, reason=REASONS[decision], response=response)
-        begun.mismatch = differs(record, at.fingerprint) and decision not in NO_WARNING
-        return begun
+        mismatch = differs(record, at.fingerprint) and decision not in NO_WARNING
+        return decided(
+            decision,
+            record_id(at.key),
+            attempt=attempt,
+            reason=REASONS[decision],
+            response=response,
+            mismatch=mismatch,
+        )
 
-    async def _start(self, begun: Begun, attempt: Attempt, allowed: Allowance, found: Record | None) -> None:
-        """Have ``begun`` hold ``attempt``, or give that back where it can't be made any more."""
+    def _execution(
+        self,
+        begun: Begun,
+        delivery: Delivery,
+        attempt: Attempt,
+        other: tuple[str, bytes] | None = None,
+        *,
+        allowed: Allowance | None = None,
+        found: Record | None = None,
+    ) -> Execution:
+        """What runs of ``delivery``, from now on: ``attempt``, of those that are ``allowed`` after the one that was ``found``."""
         number = attempt.number
-        begun.attempt = allowed.total(number) if number else 0
-        last = bool(number) and allowed.is_last(number)
-        held = self._admissions.in_flight.hold(attempt)
-        begun.hold(attempt, held, self.settings, last=last, dead_lettered=self.dead_lettered)
-        begun.after_a_crash = found is not None and found.lapsed
+        self._admissions.in_flight.hold(attempt)
+        context = DeliveryContext(
+            delivery,
+            begun.record,
+            attempt.claim.fingerprint if begun.record else None,
+            other,
+            begun.attempt,
+            is_last=allowed is not None and number > 0 and allowed.is_last(number),
+            timeout=self.settings.attempt_timeout,
+            named=begun.named,
+            loop=attempt.lease.loop,
+            late_outcomes=self._late,
+        )
+        crashed = found is not None and found.lapsed
+        return Execution(begun, context, attempt, self.settings, self.dead_lettered, after_a_crash=crashed)
+
+    async def _start(self, execution: Execution, attempt: Attempt, allowed: Allowance, found: Record | None) -> None:
+        """Begin, or give ``attempt`` back where it can't be made any more."""
+        number = attempt.number
         if number and not allowed.allows(number):
             if number > 1:
                 attempt.number -= 1  # it is never made
-                begun.attempt -= 1
-            await begun.exhaust(last_error(found), REASONS[DeliveryDecision.EXHAUSTED])
+            made = allowed.total(attempt.number)
+            await execution.exhaust(last_error(found), REASONS[DeliveryDecision.EXHAUSTED], made)
             return
         try:
-            await attempt.confirm()
+            await attempt.lease.confirm()
         except LeaseLost:
-            await begun.withdraw(DeliveryDecision.IN_FLIGHT, REASONS[DeliveryDecision.IN_FLIGHT])
+            await execution.withdraw(DeliveryDecision.IN_FLIGHT, REASONS[DeliveryDecision.IN_FLIGHT])
         except Unconfirmed as error:
-            await begun.withdraw(DeliveryDecision.UNAVAILABLE, f"The record cache can't be reached: {error}.")
+            await execution.withdraw(DeliveryDecision.UNAVAILABLE, f"The record cache can't be reached: {error}.")
         except asyncio.CancelledError:
-            await begun.withdraw(DeliveryDecision.UNAVAILABLE, "The consumer was cancelled.")
+            await execution.withdraw(DeliveryDecision.UNAVAILABLE, "The consumer was cancelled.")
             raise
 
-    def _unprotected(self, origin: Origin) -> Begun:
+    def _unprotected(self, delivery: Delivery) -> Begun:
         in_flight = self._admissions.in_flight
-        if not in_flight.slots.enter(""):
+        slot = in_flight.slots.enter("")
+        if slot is None:
             raise Overloaded("Too many deliveries are being executed: try again later.")
-        in_flight.slots.claim_won("")
+        slot.won()
         policy = self._policy
         token, print_ = os.urandom(TOKEN_BYTES), bytes(FINGERPRINT_BYTES)
-        attempt = Attempt(in_flight, "", ClaimRequest(token, print_, policy.lease_ms, policy.retention_ms), policy)
-        attempt.origin = origin.line
-        begun = Begun(DeliveryDecision.RUN)
-        begun.hold(attempt, in_flight.hold(attempt), self.settings, last=False, dead_lettered=self.dead_lettered)
-        return begun
+        claim = ClaimRequest(token, print_, policy.lease_ms, policy.retention_ms)
+        attempt = Attempt(in_flight, "", claim, policy, monotonic(), slot)
+        origin = origin_of(delivery)
+        attempt.lease.origin = origin.line
+        return self._execution(decided(DeliveryDecision.RUN, origin=origin), delivery, attempt).begun
 
     @property
     def slots(self) -> int:
@@ -304,10 +347,11 @@ class Subscription:
         self._sole.call(handler)
         begun = await self.begin(delivery)
         if begun.run:
-            with executing(begun):
-                await run_handler(
-                    begun, functools.partial(handler, *args, **kwargs), handler, self.settings.attempt_timeout
-                )
+            execution = begun.execution
+            called = functools.partial(handler, *args, **kwargs)
+            with executing(execution.context):
+                await run_handler(execution, called, handler, self.settings.attempt_timeout)
+            begun = execution.begun
         return begun
 
     async def execute_many(
@@ -322,12 +366,13 @@ class Subscription:
             raise ValueError(f"{len(deliveries)} deliveries have {len(payloads)} payloads: give each of them its own")
         self._sole.call(handler)
         batch = await begin_all(self.begin, deliveries)
-        running = [(begun, payload) for begun, payload in zip(batch, payloads, strict=True) if begun.run]
+        running = [(begun.execution, payload) for begun, payload in zip(batch, payloads, strict=True) if begun.run]
         if running:
-            with executing(*[begun for begun, _ in running]):
+            executions = [execution for execution, _ in running]
+            with executing(*[execution.context for execution in executions]):
                 call = functools.partial(handler, [payload for _, payload in running])
-                await run_batch([begun for begun, _ in running], call, handler, self.settings.attempt_timeout)
-        return batch
+                await run_batch(executions, call, handler, self.settings.attempt_timeout)
+        return [begun.execution.begun if begun.run else begun for begun in batch]
 
     def handler(
         self, describe: Callable[[Received], Delivery]
@@ -372,23 +417,3 @@ class Subscription:
         See `Once`. Nothing is decided, or raised, before the loop.
         """
         return Once(functools.partial(self.begin, delivery))
-
-    @asynccontextmanager
-    async def delivery(self, delivery: Delivery) -> AsyncIterator[Begun]:
-        """Around what executes a command, **also of a duplicate**: what is not inside of ``if begun.run:`` is executed each time.
-
-        `once` is the same without that trap. To leave the block normally is success, unless another outcome was given. An
-        exception is recorded as by `execute`, and is raised. Raises `NotRecorded` where a success is not in the cache: don't
-        acknowledge.
-        """
-        begun = await self.begin(delivery)
-        raised: BaseException | None = None
-        try:
-            with executing(begun) if begun.run else nullcontext():
-                yield begun
-        except BaseException as error:  # whatever ends the block is the outcome; it is raised again
-            raised = error
-            raise
-        finally:
-            if begun.run:
-                await leave(begun, raised)

@@ -1,10 +1,12 @@
 """What a door for deliveries needs of an inbox, whose rooms it doesn't import: `oncegate.sql.Inbox` is one."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from oncegate.cache.record import State
+from oncegate.middleware.consumers.delivery import Delivery
 from oncegate.middleware.rules.digests import Digests, have_same_secrets
 
 _INBOX = "__oncegate_inbox__"
@@ -31,6 +33,47 @@ class RecordsLate(Protocol):
 
     def record(self, late: LateOutcome) -> Coroutine[Any, Any, bool]:
         """Whether that is done with: recorded, or not to be recorded any more. Else it is to be tried again."""
+
+
+@dataclass(slots=True, eq=False)
+class DeliveryContext:
+    """A delivery that is executed here, as an inbox needs to know it; and what the inbox notes about it.
+
+    ``record`` is its command's id, empty without a key, and ``fingerprint`` its payload's; ``other`` are both by the other
+    secret, while two are in use. ``attempt`` is the number of the attempt. ``timeout`` (s) is what its handler has.
+    """
+
+    delivery: Delivery
+    record: str = ""
+    fingerprint: bytes | None = None
+    other: tuple[str, bytes] | None = None
+    attempt: int = 0
+    is_last: bool = False
+    """No attempt is allowed after this one, by the hook's count."""
+    timeout: float = 0.0
+    named: str = "-"
+    """How a line of the log names it."""
+    loop: asyncio.AbstractEventLoop | None = None
+    """In which its outcome is recorded."""
+    late_outcomes: RecordsLate | None = None
+    """Records what becomes of it later, where its message is acknowledged before that."""
+
+    committed: set[str] = field(default_factory=set)
+    """The inboxes that have sent a COMMIT of what was done for it."""
+    rolled_back: bool = False
+    """Nothing that the handler did was committed: whatever has ended it, the command was not done."""
+    given_up: bool = False
+    """An inbox allows no attempt after this one, by its own count."""
+
+    @property
+    def last(self) -> bool:
+        """Whether no attempt is allowed after this one."""
+        return self.is_last or self.given_up
+
+    @property
+    def submitted(self) -> bool:
+        """Whether it came through the gateway."""
+        return self.delivery.fingerprint is not None
 
 
 @dataclass(frozen=True, slots=True)

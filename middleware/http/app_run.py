@@ -39,11 +39,11 @@ class AppRun(Capture):
         """Set at the response's end, where something waits for that."""
 
     async def confirm(self) -> None:
-        """See `Attempt.confirm`. What the app answers after a refusal, or makes of it, is no result of the attempt."""
-        if self.attempt.is_certain:
+        """See `Lease.confirm`. What the app answers after a refusal, or makes of it, is no result of the attempt."""
+        if self.attempt.lease.is_certain:
             return
         try:
-            await self.attempt.confirm()
+            await self.attempt.lease.confirm()
         except NotProcessed as error:
             self._refused = error
             self.deaf = True
@@ -54,9 +54,9 @@ class AppRun(Capture):
         task, attempt = self.task, self.attempt
         if task is None or attempt.settled:
             return
-        attempt.keep(task)
+        attempt.lease.keep(task)
         policy = attempt.policy
-        self.limit(self._exchange.door.admissions.in_flight.limits.of(policy.response_timeout - policy.soon))
+        self.limit(self._exchange.door.admissions.in_flight.shared.limits.of(policy.response_timeout - policy.soon))
 
     def finish(self) -> None:
         """See `Capture.finish`."""
@@ -115,7 +115,7 @@ class AppRun(Capture):
 
     def drop(self) -> None:
         """See `oncegate.middleware.admission.buffers.Reader`."""
-        sending, loop = self._sending, self.attempt.loop
+        sending, loop = self._sending, self.attempt.lease.loop
         self.slow, self._sending = False, None
         self.leave()
         if sending is not None and loop is not None and not loop.is_closed():
@@ -132,14 +132,14 @@ class AppRun(Capture):
         self.patient = True  # until it lasts
         self._exchange.begin(attempt, loop, self.lasts)
         app = door.submit if attempt.claim.submission else door.app
-        self.task = attempt.task = task = loop.create_task(self._run(app, scope, False))
+        self.task = attempt.lease.task = task = loop.create_task(self._run(app, scope, False))
         task.add_done_callback(attempt.ran)
 
     def resume(self, app: App, left: float) -> None:
         """The same for an attempt whose request was sent already: ``app`` gets the rest of it, ``left`` seconds if in time."""
         in_flight = self._exchange.door.admissions.in_flight
         self.task = in_flight.go_on(self.attempt, self._run(app, {}, True))
-        self.limit(in_flight.limits.of(left))
+        self.limit(in_flight.shared.limits.of(left))
 
     async def _run(self, app: App, scope: dict[str, Any], is_sent: bool) -> None:
         """Call the app, and settle the attempt by what came of it. Raises nothing but a cancellation at shutdown."""
@@ -147,14 +147,14 @@ class AppRun(Capture):
         failure: BaseException | None = None
         try:
             try:
-                if not is_sent and not attempt.is_certain:
-                    await attempt.confirm()
+                if not is_sent and not attempt.lease.is_certain:
+                    await attempt.lease.confirm()
                 await app(scope, self._receive, self.send)
                 if not self.whole:
                     raise RuntimeError("the app returned without a complete response")
             except BaseException as error:  # whatever an app raises is an outcome, too
                 failure = failure_of(error)
-                closing = self._exchange.door.admissions.in_flight.closing and not attempt.overdue
+                closing = self._exchange.door.admissions.in_flight.closing and not attempt.lease.overdue
                 if is_left(failure, self.task, closing=closing):
                     raise
             if failure is None:
@@ -165,7 +165,7 @@ class AppRun(Capture):
                 failure = self._raised_late(failure)
             # What the app made of a refusal is none of its own.
             raised = failure if self._refused is None else self._refused
-            late = attempt.overdue and not self.whole
+            late = attempt.lease.overdue and not self.whole
             self._exchange.on_failure(raised, begun=self.status > 0, late=late, client_gone=self.client_gone)
             await attempt.ended()
         finally:

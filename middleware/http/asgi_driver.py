@@ -8,7 +8,8 @@ from contextvars import Context, copy_context
 from typing import Any, Final
 
 from oncegate.middleware.admission.admission import Verdict
-from oncegate.middleware.admission.attempt import Attempt, LeaseLost
+from oncegate.middleware.admission.attempt import Attempt
+from oncegate.middleware.admission.lease import LeaseLost
 from oncegate.middleware.admission.within import within
 from oncegate.middleware.http.app_run import AppRun
 from oncegate.middleware.http.asgi import (
@@ -124,7 +125,7 @@ class AsgiDriver:
         exchange = self._exchange
         admissions = exchange.door.admissions
         if attempt is None:
-            if exchange.admission.wait > 0:  # before a slot is taken, since this may raise
+            if exchange.admission.until > 0.0:  # before a slot is taken, since this may raise
                 self._hold_once()
             if not admissions.enter(exchange.admission):
                 self._hold_once()

@@ -18,9 +18,11 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from oncegate.cache.record import State, StoredResponse, stored_response
-from oncegate.middleware.admission.admission import Address, AdmissionRequest, Verdict
-from oncegate.middleware.admission.attempt import Attempt, LeaseLost, Unconfirmed
+from oncegate.middleware.admission.admission import Verdict
+from oncegate.middleware.admission.attempt import Attempt
 from oncegate.middleware.admission.gate import GateDecision
+from oncegate.middleware.admission.lease import LeaseLost, Unconfirmed
+from oncegate.middleware.admission.request import Address, AdmissionRequest, Rotation
 from oncegate.middleware.http.app_functions import redacted
 from oncegate.middleware.http.asgi import SCOPE_EXTENSION, AttemptView, Submission
 from oncegate.middleware.http.keyed_request import KeyedRequest
@@ -66,7 +68,7 @@ class Exchange(KeyedRequest):
     look-up key its body is to be read, an `Answer` is to be sent, and `Tokens` are to be waited for.
     """
 
-    __slots__ = ("_lost", "_problem", "admission", "attempt", "found", "raised")
+    __slots__ = ("_lost", "_problem", "_wait", "admission", "attempt", "found", "raised")
 
     found: str | Answer | Tokens | None
 
@@ -74,6 +76,7 @@ class Exchange(KeyedRequest):
     attempt: Attempt
     raised: BaseException | None
     _lost: int
+    _wait: float
     _problem: tuple[str, str, dict[str, Any] | None] | None
 
     # -- requested, admitted ------------------------------------------------------------------------------------------
@@ -87,11 +90,15 @@ class Exchange(KeyedRequest):
         whole = fingerprint(method, path, query, body, as_json=as_json, digests=digests)
         self.fields = _READ  # they would be kept for as long as the cache and the upstream are waited for
         self._lost = 0
+        wait: float = wanted_wait(fields, policy) if PREFER in fields else 0.0
+        if wait > 0 and self._outer() is not None:  # its attempt would not end while we wait for it
+            wait = 0.0
+        self._wait = wait
         self.admission = admission = AdmissionRequest(
             look_up_key,
             forgiving(method, path, whole, digests) if policy.warns else whole,
             policy,
-            wanted_wait(fields, policy) if PREFER in fields else 0,
+            wait,
             policy.raise_on_duplicate or (RAISE_HEADER in fields and wants_error(fields[RAISE_HEADER])),
             bool(policy.stream),
             whole,
@@ -101,9 +108,8 @@ class Exchange(KeyedRequest):
         if former is not None:
             whole = fingerprint(method, path, query, body, as_json=as_json, digests=former)
             marked = forgiving(method, path, whole, former) if policy.warns else whole
-            admission.other = Address(self.other_key, marked, whole)
-        if admission.wait > 0 and self._outer() is not None:  # its attempt would not end while we wait for it
-            admission.wait = 0.0
+            first = Address(look_up_key, admission.fingerprint, admission.whole)
+            admission.rotation = Rotation(first, Address(self.other_key, marked, whole))
         return admission
 
     def on_claimed(self, reply: Any) -> Step:
@@ -114,7 +120,7 @@ class Exchange(KeyedRequest):
             outcome = self.door.admissions.admitted(self.admission, reply)
             if isinstance(outcome, Attempt):
                 return outcome
-            if outcome.decision is _IN_FLIGHT and self.admission.wait > 0:
+            if outcome.decision is _IN_FLIGHT and self.admission.until > 0.0:
                 return outcome
             return self.on_waited(outcome) if self.scope.get("extensions") else self.answer_by(outcome)
         except Exception as error:  # noqa: BLE001 - answered, or passed on
@@ -122,7 +128,7 @@ class Exchange(KeyedRequest):
 
     def waits(self) -> None:
         """The driver waits for the attempt in the way, as the request prefers."""
-        self.applied = int(self.admission.wait)
+        self.applied = int(self._wait)
 
     def on_waited(self, verdict: Verdict | None) -> Step:
         """There is nothing to wait for any more: ``None`` where the attempt in the way has gone without an outcome."""

@@ -149,8 +149,8 @@ class IdempotencyMiddleware:
             namespace=given_namespace(namespace),
             digests=given_digests(secret),
             body_timeout=body_timeout,
-            buffered=Buffered(max_buffered, self.admissions.in_flight.watch),
-            unread=Unread(max_unread, self.admissions.in_flight.watch),
+            buffered=Buffered(max_buffered, self.admissions.in_flight.shared.watch),
+            unread=Unread(max_unread, self.admissions.in_flight.shared.watch),
             date_header=date_header,
             cors=cors,
             observe=observe,
@@ -198,7 +198,7 @@ class IdempotencyMiddleware:
     async def _refusal(self) -> str | None:
         """Why the app must not start: its cache's records are under another secret. A cache that is away can't tell."""
         try:
-            await check_secret(self.admissions.in_flight.cache, self.door.namespace, self.door.digests)
+            await check_secret(self.admissions.in_flight.shared.cache, self.door.namespace, self.door.digests)
         except OtherSecret as error:
             log.critical("%s", error)
             return str(error)

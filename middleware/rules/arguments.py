@@ -3,7 +3,8 @@
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import ParamSpec, TypeVar
+from types import UnionType
+from typing import Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from oncegate.middleware.rules.settings import Route
 
@@ -66,6 +67,24 @@ def check_counts(**counts: object) -> None:
     for name, value in counts.items():
         if isinstance(value, bool) or not isinstance(value, int):
             raise TypeError(f"{name} is {_named(value)}: give a whole number")
+
+
+def annotations_of(function: Any) -> dict[str, Any]:
+    """The types that its annotations name; none where they can't be read here (imported for type checkers alone, say)."""
+    try:
+        return get_type_hints(function if inspect.isroutine(function) else type(function).__call__)
+    except Exception:  # noqa: BLE001  # whatever it takes to evaluate somebody's annotations
+        return {}
+
+
+def excludes(annotation: object, *kinds: type) -> bool:
+    """Whether what is annotated so can take none of ``kinds``: a class that is unrelated to each of them, and no protocol."""
+    found = get_origin(annotation) or annotation
+    if found in (Union, UnionType):
+        return all(excludes(each, *kinds) for each in get_args(annotation))
+    if found is Any or not isinstance(found, type) or getattr(found, "_is_protocol", False):
+        return False
+    return not any(issubclass(kind, found) or issubclass(found, kind) for kind in kinds)
 
 
 def check_app(app: object) -> None:

@@ -111,7 +111,10 @@ _REFUSED = {
     "header": (_MEANS_SOMETHING_ELSE, "means something else in HTTP and can't carry the key"),
     "aliases": (_MEANS_SOMETHING_ELSE, "means something else in HTTP and can't carry the key"),
     "scope": (_OF_ONE_TOKEN, "is another one with each token, and names no caller"),
-    "forward_request_headers": (_OF_ONE_CONNECTION, "is about one connection and can't travel with a command"),
+    "forward_request_headers": (
+        _OF_ONE_CONNECTION,
+        "is about one connection, or is written anew for a command, and can't travel with it",
+    ),
 }
 """By setting, the names that it can't have, and why."""
 

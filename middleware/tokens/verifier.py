@@ -36,6 +36,7 @@ _FARTHEST = 2.0**53
 _NOT_ONE: Final = "The header of the token is not one token: send Bearer and a JWT."
 _MALFORMED: Final = "The token is no JWT."
 _NO_KEY: Final = "The token is signed by a key that its issuer doesn't publish."
+_NO_SIGNATURE: Final = "The token's signature doesn't hold."
 _AWAY: Final = "The keys that tokens are verified with can't be had now. Nothing was executed."
 
 
@@ -131,7 +132,7 @@ class Tokens:
     def _verify(self, token: bytes, waited: bool | None) -> _Verified | None:
         keys = self.source.keys
         if keys is None:
-            self._await_keys(waited)
+            self._await_keys(waited, _NO_KEY)
             return None
         import jwt
 
@@ -149,31 +150,31 @@ class Tokens:
         fitting = keys.find(identifier, algorithm)
         if not fitting and keys.knows(identifier):
             raise CallerInvalid("The token's key is not for the algorithm that it names.")
-        claims = self._claims_of(token, fitting, many=identifier is None or len(fitting) > 1)
+        claims = self._claims_of(token, fitting)
         if claims is None:
-            self._await_keys(waited)
+            # An issuer may give another key the id of an old one: a signature that doesn't hold is looked for, too.
+            self._await_keys(waited, _NO_KEY if identifier is None or not fitting else _NO_SIGNATURE)
             return None
         return self._remember(token, claims)
 
-    def _await_keys(self, waited: bool | None) -> None:
-        """The key isn't there. Raises, unless it may come with the reading that is under way now."""
+    def _await_keys(self, waited: bool | None, invalid: str) -> None:
+        """The key isn't there. Raises, unless it may come with the reading that is under way now; ``invalid`` where it didn't."""
         source = self.source
         if waited is None and source.refresh():
             return
         if source.keys is None or source.failed or waited is False:
             raise CallerUnverifiable(_AWAY)
-        raise CallerInvalid(_NO_KEY)
+        raise CallerInvalid(invalid)
 
-    def _claims_of(self, token: bytes, keys: Sequence[Key], *, many: bool) -> dict[str, Any] | None:
-        """What the token claims, by one of ``keys``; ``None`` where its key isn't among them. Raises `CallerInvalid`."""
+    def _claims_of(self, token: bytes, keys: Sequence[Key]) -> dict[str, Any] | None:
+        """What the token claims, by one of ``keys``; ``None`` where none of them has signed it. Raises `CallerInvalid`."""
         import jwt
 
         for key in keys:
             try:
                 claims: dict[str, Any] = jwt.decode(token, key.material, algorithms=list(key.algorithms), **self._rules)
             except jwt.InvalidSignatureError:
-                if not many:
-                    raise CallerInvalid("The token's signature doesn't hold.") from None
+                continue
             except Exception as error:  # noqa: BLE001 - of what PyJWT makes of any bytes, its own errors are the most
                 raise CallerInvalid(_reason(error)) from None
             else:

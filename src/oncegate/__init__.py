@@ -31,6 +31,7 @@ if TYPE_CHECKING:  # ``as``: for type checkers, they are exported
     from oncegate.middleware.calls.processor import CommandProcessor as CommandProcessor
     from oncegate.middleware.calls.sync import SyncCommandProcessor as SyncCommandProcessor
     from oncegate.middleware.consumers.begun import Begun as Begun
+    from oncegate.middleware.consumers.begun import Execution as Execution
     from oncegate.middleware.consumers.begun import Recording as Recording
     from oncegate.middleware.consumers.command_context import CommandContext as CommandContext
     from oncegate.middleware.consumers.delivery import Action as Action
@@ -71,7 +72,7 @@ _HOMES = {
     "cache.open": ("open_cache",),
     "cache.record": ("StoredResponse",),
     "cache.redis.store": ("RedisCache",),
-    "middleware.consumers.begun": ("Begun", "Recording"),
+    "middleware.consumers.begun": ("Begun", "Execution", "Recording"),
     "middleware.calls.processor": ("CommandProcessor",),
     "middleware.outcome.results": ("Codec",),
     "middleware.http.cors": ("EXPOSED_HEADERS", "REQUEST_HEADERS"),

@@ -11,7 +11,7 @@ import oncegate
 from oncegate.app.gateway.fast_path import FastPath
 from oncegate.app.gateway.gateway import Gateway
 from oncegate.app.upstream.forward import Forwarder
-from oncegate.middleware.admission.in_flight import InFlight
+from oncegate.middleware.admission.attempt import InFlight
 from oncegate.middleware.http.door import HttpDoor
 from oncegate.middleware.http.middleware import IdempotencyMiddleware
 from testing.served import served

@@ -68,7 +68,7 @@ async def test_a_delivery_has_the_instant_at_which_its_message_was_sent(bench: B
     async def handle(body: dict[str, Any]) -> None:
         pass
 
-    await consumers.start(handle, on_begun=lambda begun: found.append(begun.sent_at))
+    await consumers.start(handle, on_begun=lambda begun: found.append(begun.execution.context.delivery.sent_at))
     before = datetime.now(UTC) - timedelta(seconds=1.1)
     await bench.publish(command("one"))
     await until(lambda: found)

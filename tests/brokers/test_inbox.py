@@ -135,7 +135,7 @@ async def test_no_reply_tells_of_what_was_rolled_back(
     await came(bench, "paid at attempt 2")
     await consumers.end()
     await settled(bench)
-    assert isinstance(found[0].raised, IntegrityError)
+    assert isinstance(found[0].execution.raised, IntegrityError)
     assert len(place.execute("SELECT * FROM paid")) == len(place.markers()) == 1
 
 
@@ -259,5 +259,5 @@ async def test_a_time_out_is_rolled_back_and_a_failure(
     await came(bench, "paid")
     await consumers.end()
     await settled(bench)
-    assert found[0].reason == "ran into the time-out, and was rolled back"
+    assert found[0].execution.begun.reason == "ran into the time-out, and was rolled back"
     assert place.effects() == ["one"]

@@ -5,9 +5,10 @@ import os
 import pytest
 
 from oncegate.cache.record import ClaimRequest, State
-from oncegate.middleware.admission.admission import AdmissionRequest, Admissions, Verdict
+from oncegate.middleware.admission.admission import Admissions, Verdict
 from oncegate.middleware.admission.attempt import Attempt
 from oncegate.middleware.admission.gate import GateDecision
+from oncegate.middleware.admission.request import AdmissionRequest
 from oncegate.middleware.rules.errors import Overloaded
 from oncegate.middleware.rules.policy import compile_policy
 from oncegate.middleware.rules.settings import IdempotencySettings

@@ -109,8 +109,10 @@ def test_the_asynchronous_command_goes_from_202_to_its_result_and_back_to_the_20
 @pytest.mark.parametrize("guide", [guide for guide in GUIDES if guide not in RUN_AS_PAGES])
 def test_an_example_in_python_runs(guide: str, tmp_path: Path) -> None:
     kinds = {kind for kind, _ in blocks(guide) if kind}
-    # js: tests/foreign runs it, where node is.
-    assert kinds <= {"python", "json", "text", "toml", "js"}, "what is typed into a shell belongs on a page that is run"
+    # js: tests/foreign runs it, where node is. sql: the roles that tests/sql/database/test_roles.py makes.
+    assert kinds <= {"python", "json", "text", "toml", "js", "sql"}, (
+        "what is typed into a shell belongs on a page that is run"
+    )
     examples = [example for kind, example in blocks(guide) if kind == "python"]
     if examples:
         done = template.run("-c", EACH, json.dumps(examples), preloaded=IMPORTED, cwd=tmp_path)

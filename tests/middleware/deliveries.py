@@ -24,7 +24,7 @@ async def decided(subscription: Subscription, delivery: Delivery = PAY) -> Deliv
     """What is decided about ``delivery``; one that would run is given back."""
     begun = await subscription.begin(delivery)
     if begun.run:
-        await begun.release()
+        await begun.execution.release()
         return DeliveryDecision.RUN
     return begun.decision
 

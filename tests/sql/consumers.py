@@ -23,7 +23,6 @@ from sqlalchemy import Engine, event, text
 from sqlalchemy.orm import Session
 
 from oncegate import Action, Delivery, Subscription, SubscriptionSettings
-from oncegate.middleware.consumers.delivery import DeliveryDecision
 from oncegate.middleware.consumers.handling import current
 from oncegate.sql import Inbox
 from tests.sql.places import place_of
@@ -95,7 +94,7 @@ async def consume(message: dict[str, Any], pay: Pay, point: str, cache: str) -> 
     if point == "after the record":
         die()
     await subscription.cache.close()
-    kept = begun.returned == {"amount": message["amount"]} or begun.decision is DeliveryDecision.DUPLICATE
+    kept = not begun.run or begun.execution.returned == {"amount": message["amount"]}
     return begun.action is Action.ACKNOWLEDGE and kept
 
 

@@ -28,7 +28,8 @@ def test_the_shipped_rules_are_rules() -> None:
 
 
 def test_every_decision_that_an_alert_is_made_of_is_there_from_the_start() -> None:
-    found = [re.findall(r'decision=~?"([^"]+)"', rule["expr"]) for rule in ALERTS.values()]
+    ours = [rule["expr"] for name, rule in ALERTS.items() if name not in OF_CONSUMERS and name not in OF_DATABASES]
+    found = [re.findall(r'decision=~?"([^"]+)"', expression) for expression in ours]
     assert {slug for each in found for text in each for slug in text.split("|")} == set(FROM_THE_START)
 
 

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from oncegate import Delivery, MemoryCache, Subscription
 from oncegate.prometheus import ConsumerMetrics, RelayMetrics
-from oncegate.sql import Inbox, OutboxSource, Relay
+from oncegate.sql import Inbox, OutboxSource, Relay, SequenceEarly
 from oncegate.sql.inbox.create import create
 from testing.command_line import invoke
 from testing.servers import free_port
@@ -57,6 +57,11 @@ def test_each_alert_is_active_after_what_it_is_for_and_none_before(place: SyncPl
             place.execute(f"UPDATE oncegate_parked SET parked_at = {LONG_AGO}")
             place.run(ledger.measure)
             active("OncegateAggregatesWaiting")
+
+            for _ in range(30):  # by hand, as often as a broker delivers it
+                with pytest.raises(SequenceEarly):
+                    place.run(lambda session: bool(ledger.first(session, "3", aggregate="account-7", sequence=3)))
+            active("OncegateMostAreEarly")
 
             place.execute(f"UPDATE oncegate_outbox SET added_at = {LONG_AGO}")
             asyncio.run(_measured(place, sink, metrics))

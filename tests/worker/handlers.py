@@ -145,5 +145,5 @@ def book_once(payload: dict[str, Any], context: CommandContext) -> str:
 def return_number(payload: dict[str, Any], context: CommandContext) -> list[Any]:
     if payload.get("do") == "reject" and not Path(payload["gate"]).exists():
         raise NotRetryable("not yet")
-    (begun,) = current()
-    return [context.aggregate, context.sequence, begun.aggregate, begun.sequence]
+    (executed,) = current()
+    return [context.aggregate, context.sequence, executed.delivery.aggregate, executed.delivery.sequence]

@@ -1,6 +1,6 @@
 """``oncegate commands``: what an operator sees of commands, and how those that were given up come back.
 
-Rules of docs/contract.md: R8.19, R8.24, R8.25, R8.26, R8.27, R10.1, R11.18, R11.22.
+Rules of docs/contract.md: R8.19, R8.24, R8.25, R8.26, R8.27, R10.1, R11.18, R11.22, R11.23.
 """
 
 import json
@@ -51,6 +51,15 @@ def test_dead_letters_are_listed_with_what_killed_them(shop: Shop) -> None:
     assert len(first["dead_letters"]) == 1
     rest = as_json(shop, "list", "--after", first["after"])
     assert [letter["command"] for letter in rest["dead_letters"]] == [shop.command("k2").command]
+
+
+def test_the_retry_that_is_shown_is_pasted_with_its_stream(shop: Shop) -> None:
+    die(shop, "k1")
+    shown = oncegate(shop, "show", shop.command("k1").command, "--consumer", "commands")
+    (command,) = [line.partition("  oncegate ")[2] for line in shown.splitlines() if line.startswith("again?")]
+    assert f"--namespace {shop.namespace} --consumer commands" in command
+    done = invoke(*command.split(), ONCEGATE_CACHE_TIMEOUT="10")
+    assert (done.returncode, "1 to be processed again." in done.stdout) == (0, True), done.stderr
 
 
 def test_a_stream_that_is_not_there_is_told(shop: Shop) -> None:

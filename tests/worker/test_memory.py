@@ -45,7 +45,7 @@ def check(url: str, namespace: str) -> list[str]:
     """What ``oncegate check`` finds about the stream."""
     routes = tuple(map(Route.model_validate, ROUTES))
     settings = GatewaySettings(upstream="http://127.0.0.1:1", cache=url, namespace=namespace, routes=routes)
-    return [each.text for each in asyncio.run(examine(settings, None)) if each.area == "stream"]
+    return [each.text for each in asyncio.run(examine(settings)) if each.area == "stream"]
 
 
 def submit(client: httpx.Client, key: str, payload: dict[str, Any]) -> httpx.Response:

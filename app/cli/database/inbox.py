@@ -6,7 +6,7 @@ import click
 
 from oncegate.app.cli.audit import audit, reason, reason_needed
 from oncegate.app.cli.database.options import create_tables, print_only, with_database
-from oncegate.app.cli.terminal import ago, as_document, plain
+from oncegate.app.cli.terminal import ago, output, print_lines
 from oncegate.app.cli.usage import end, json_output, redis_settings, settings_of
 
 if TYPE_CHECKING:
@@ -66,8 +66,8 @@ WAITING_HELP = """Show the aggregates that wait for a number, that of the oldest
   oncegate inbox waiting --database URL --json
 
 One line for each: the consumer, the aggregate, the number that it waits for, since when, and how many messages are
-parked behind it. Where that message itself is here, because it has failed for good: its record's id and the reason.
-Have it tried again with `inbox retry` (one that came through the gateway: with `commands retry`), or skip it.
+parked behind it. Where that message itself is stored here, because it has failed for good: its record's id and the reason.
+Have it tried again with `inbox retry`, wherever it came from, or skip it.
 """
 SKIP_HELP = """Count a number as applied that never comes. What is parked behind it follows by itself.
 
@@ -113,11 +113,8 @@ def show(key: str, database: str, schema: str | None, caller: str, config: str |
     from oncegate.sql.inbox.markers import find
 
     record, found = find(database, schema, key, caller, settings_of({}, config).digests())
-    if as_json:
-        as_document({"record": record, "markers": [each.as_json() for each in found]})
-    else:
-        for each in found:
-            click.echo(plain(_marker_line(each)))
+    document = {"record": record, "markers": [each.as_json() for each in found]}
+    output(document, lambda _: print_lines(map(_marker_line, found)), as_json=as_json)
     if not found:
         end(f"record {record}: no marker: nobody has processed it, or it was rolled back, or is forgotten", 1)
 
@@ -135,15 +132,17 @@ def stats(database: str, schema: str | None, as_json: bool) -> None:
     """See `STATS_HELP`."""
     from oncegate.sql.inbox.stats import of_database
 
-    found = of_database(database, schema)
-    if as_json:
-        as_document(found.as_json())
-        return
-    about = "about " if found.estimated else ""
-    click.echo(f"{plain(found.table)}  {about}{found.rows} rows")
-    click.echo(f"oldest  {about}{ago(found.oldest.isoformat())}" if found.oldest else "oldest  not known")
-    for name, rows in found.consumers.items():
-        click.echo(plain(f"{name}  " + ("not counted" if rows is None else f"{about}{rows} rows")))
+    output(of_database(database, schema).as_json(), _print_stats, as_json=as_json)
+
+
+def _print_stats(stats: dict[str, Any]) -> None:
+    about = "about " if stats["estimated"] else ""
+    lines = [f"{stats['table']}  {about}{stats['rows']} rows"]
+    lines.append(f"oldest  {about if stats['oldest'] else ''}{ago(stats['oldest'])}")
+    each = stats["consumers"].items()
+    print_lines(
+        lines + [f"{name}  " + ("not counted" if rows is None else f"{about}{rows} rows") for name, rows in each]
+    )
 
 
 @inbox.command(help=WAITING_HELP, short_help="Show aggregates that wait for a number.")
@@ -154,13 +153,8 @@ def waiting(database: str, schema: str | None, as_json: bool) -> None:
     from oncegate.sql.order.waiting import OrderTables
 
     found = OrderTables(schema).waiting(database)
-    if as_json:
-        as_document({"waiting": [each.as_json() for each in found]})
-        return
-    for each in found:
-        click.echo(plain(_waiting_line(each)))
-    if not found:
-        click.echo("nothing waits")
+    lines = map(_waiting_line, found) if found else ["nothing waits"]
+    output({"waiting": [each.as_json() for each in found]}, lambda _: print_lines(lines), as_json=as_json)
 
 
 def _waiting_line(each: "Waiting") -> str:

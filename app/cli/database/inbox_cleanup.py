@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as ProgressBar
 
-from oncegate.app.cli.terminal import as_document, console
+from oncegate.app.cli.terminal import console, output
 from oncegate.app.cli.usage import end
 from oncegate.cache.errors import CacheError
 from oncegate.cache.redis.streams.commands import stream_client
@@ -71,8 +71,6 @@ def _shown(err: Console) -> Iterator[Callable[[Progress], None]]:
 def show_cleanup(done: Progress, *, dry_run: bool, as_json: bool) -> None:
     """Print how many markers were found and deleted."""
     until = done.until.replace(microsecond=0, tzinfo=None).isoformat() + "Z"
-    if as_json:
-        as_document({"found": done.due, "pruned": done.pruned, "until": until, "dry_run": dry_run})
-        return
-    pruned = "none" if dry_run else str(done.pruned)
-    console().print(f"{done.due} found, {pruned} deleted: those marked before {until}", markup=False)
+    line = f"{done.due} found, {'none' if dry_run else done.pruned} deleted: those marked before {until}"
+    document = {"found": done.due, "pruned": done.pruned, "until": until, "dry_run": dry_run}
+    output(document, lambda _: console().print(line, markup=False), as_json=as_json)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from oncegate.app.cli.usage import end
+from oncegate.app.cli.usage import end, with_place
 
 if TYPE_CHECKING:
     from oncegate.sql.database.creating import Tables
@@ -27,7 +27,7 @@ def one_line() -> Iterator[None]:
     try:
         yield
     except NotDone as error:
-        end(str(error), 2 if error.usage else 1)
+        end(with_place(str(error)), 2 if error.usage else 1)
 
 
 def with_database(variable: str, where: str) -> Callable[[Callback], Callback]:

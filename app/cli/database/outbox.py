@@ -1,16 +1,13 @@
 """The command line of ``oncegate outbox``; what reads the database is in `oncegate.sql`, and imported when it runs."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from oncegate.app.cli.audit import audit, reason, reason_needed
 from oncegate.app.cli.database.options import create_tables, print_only, with_database
-from oncegate.app.cli.terminal import MOST_OF_BODY, ago, as_document, plain, print_details, print_table
+from oncegate.app.cli.terminal import MOST_OF_BODY, Columns, ago, output, plain, print_details, print_lines, print_table
 from oncegate.app.cli.usage import end, json_output
-
-if TYPE_CHECKING:
-    from oncegate.sql.outbox.operators import OutboxRow
 
 CREATE_HELP = """Create the tables of outboxes and of sequences, where they are not there yet.
 
@@ -19,7 +16,7 @@ CREATE_HELP = """Create the tables of outboxes and of sequences, where they are 
   oncegate outbox create --database sqlite:///shop.db
 
 URL is SQLAlchemy's, with the driver that is installed. It may stand in the environment instead, where nobody sees its
-password: ONCEGATE_OUTBOX_DATABASE. Who adds messages needs INSERT on oncegate_outbox, and INSERT, SELECT and UPDATE on
+password: ONCEGATE_OUTBOX_DATABASE. Who adds messages needs INSERT and SELECT on oncegate_outbox, and INSERT, SELECT and UPDATE on
 oncegate_sequence; a relay needs SELECT, UPDATE and DELETE on oncegate_outbox.
 """
 LIST_HELP = """List what waits to be published, the oldest first.
@@ -70,18 +67,11 @@ def list_rows(database: str, schema: str | None, as_json: bool, **given: Any) ->
     """See `LIST_HELP`."""
     from oncegate.sql.outbox.operators import rows
 
-    found = rows(database, schema, **given)
-    if as_json:
-        as_document({"messages": found})
-        return
-    names = ("ID", "STATE", "OUTBOX", "TOPIC", "AGGREGATE", "NUMBER", "ADDED", "ATTEMPTS", "REFUSED AS")
-    print_table(names, [_cells(each) for each in found], folded=("REFUSED AS",))
-
-
-def _cells(message: "OutboxRow") -> list[str]:
-    place = ["-" if message[name] is None else str(message[name]) for name in ("aggregate", "sequence")]
-    named = [str(message[name]) for name in ("id", "state", "outbox", "topic")]
-    return [*named, *place, ago(message["added_at"]), str(message["attempts"]), message["refusal"] or "-"]
+    names = ("id", "state", "outbox", "topic", "aggregate")
+    columns: Columns = {name.upper(): name for name in names} | {"NUMBER": "sequence", "ADDED": ("added_at", ago)}
+    columns = {**columns, "ATTEMPTS": "attempts", "REFUSED AS": "refusal"}
+    found = {"messages": rows(database, schema, **given)}
+    output(found, lambda _: print_table(columns, found["messages"], folded=("REFUSED AS",)), as_json=as_json)
 
 
 @outbox.command(short_help="Show one message.")
@@ -93,18 +83,16 @@ def show(number: int, database: str, schema: str | None, as_json: bool) -> None:
     from oncegate.sql.outbox.operators import find
 
     found = find(database, schema, number)
-    if found is None:
-        end(f"message {number}: it is not there: it was published, discarded, or never committed", 1)
-    message, content = found
-    body = content[:MOST_OF_BODY].decode("utf-8", "replace")
-    if as_json:
-        as_document(message | {"body": body})
-        return
-    headers = message.pop("headers")
-    print_details([(name, str(value)) for name, value in message.items() if value is not None])
-    for name, value in headers.items():
-        click.echo(plain(f"{name}: {value}"))
-    click.echo(plain(body))
+    message = None if found is None else found[0] | {"body": found[1][:MOST_OF_BODY].decode("utf-8", "replace")}
+    missing = f"message {number}: it is not there: it was published, discarded, or never committed"
+    output(message, _print_message, as_json=as_json, missing=missing)
+
+
+def _print_message(message: dict[str, Any]) -> None:
+    apart = ("headers", "body")
+    print_details([(name, str(value)) for name, value in message.items() if name not in apart and value is not None])
+    print_lines(f"{name}: {value}" for name, value in message["headers"].items())
+    click.echo(plain(message["body"], lines=True))
 
 
 @outbox.command(help=RETRY_HELP, short_help="Have messages tried again at once.")
@@ -138,4 +126,4 @@ def discard(number: int, reason: str, database: str, schema: str | None) -> None
     place = "" if gone["aggregate"] is None else f", number {gone['sequence']} of {gone['aggregate']}"
     what = f"{gone['id']} of {gone['outbox']} to {gone['topic']}{place}"
     audit(f"message {what}", "discarded", reason)
-    click.echo(plain(f"discarded {what}: {reason}"))
+    print_lines([f"discarded {what}: {reason}"])

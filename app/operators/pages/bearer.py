@@ -26,12 +26,15 @@ class Bearer:
 
     def brought(self, scope: Scope) -> AdminToken | None:
         """The token of ours that a request carries, in its only Authorization header."""
-        lines = [value for name, value in scope["headers"] if name == b"authorization"]
-        scheme, _, given = lines[0].partition(b" ") if len(lines) == 1 else (b"", b"", b"")
-        made = digest(given.strip())
+        made = digest(_bearer_token(scope) or b"")
         # Compared with each of them, so that the time taken reveals nothing.
         same = [token for token in self._tokens if hmac.compare_digest(made, token.digest)]
-        return same[0] if same and scheme.lower() == b"bearer" else None
+        return same[0] if same and _bearer_token(scope) is not None else None
+
+    def refuse_guess(self, scope: Scope) -> None:
+        """`refuse` a request, where it carries a bearer token: it shows nothing, to a caller or to an operator."""
+        if _bearer_token(scope) is not None:
+            self.refuse(scope)
 
     def refuse(self, scope: Scope) -> None:
         """Count and log a request without a token: where it came from, never what it carried."""
@@ -47,3 +50,10 @@ class Bearer:
             log.warning(
                 "a log-in of an operator was refused: wrong or no token, from %s", peer[0] if peer else "a socket"
             )
+
+
+def _bearer_token(scope: Scope) -> bytes | None:
+    """That of a request's only Authorization header."""
+    lines = [value for name, value in scope["headers"] if name == b"authorization"]
+    scheme, _, given = lines[0].partition(b" ") if len(lines) == 1 else (b"", b"", b"")
+    return given.strip() if scheme.lower() == b"bearer" else None

@@ -1,9 +1,12 @@
 """A client of these pages, for the command line: the records of a gateway over HTTP, with the methods of `Records`."""
 
 import http.client
+import socket
 import ssl
+import threading
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any, Literal
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -16,7 +19,9 @@ from oncegate.app.operators.records import NotARecord
 from oncegate.cache.transitions import Resolution, ResolveRequest
 
 SECONDS = 30.0
-"""The time-out for a gateway's answer."""
+"""The time-out for a gateway's whole answer."""
+_MOST_BYTES = 256 * 1024 * 1024
+"""Of an answer; larger than any record that is kept."""
 PREFIX = "/_oncegate"
 
 
@@ -64,9 +69,10 @@ class RemoteGateway:
         record = self._fetch("GET", quote(identifier, safe=":"), WholeRecord)
         return None if record.get("resolution") == Resolution.ABSENT else record
 
-    async def of_key(self, key: str, caller: Sequence[str] | None) -> Sequence[str]:
+    async def of_key(self, key: str | None, caller: Sequence[str] | None) -> Sequence[str]:
         """See `Records`."""
-        return list(self._fetch("POST", "find", RecordIds, {"key": key, "caller": caller})["ids"])
+        which = {"caller": caller} if key is None else {"key": key, "caller": caller}
+        return list(self._fetch("POST", "find", RecordIds, which)["ids"])
 
     async def resolve(self, identifier: str, resolve: ResolveRequest, author: Author) -> Resolution:
         """See `Records`; the author's name is the one that the gateway knows by the token."""
@@ -119,13 +125,41 @@ class RemoteGateway:
         try:
             credential = f"Bearer {self._token}".encode("utf-8", "surrogateescape")  # as the gateway reads it
             headers: dict[str, str | bytes] = {"Authorization": credential, "Content-Type": "application/json"}
-            connection.request(method, self._base + path, body, headers)
-            answer = connection.getresponse()
-            return answer.status, answer.read()
+            connection.connect()
+            with _bounded(connection.sock) as over:
+                connection.request(method, self._base + path, body, headers)
+                answer = connection.getresponse()
+                content = answer.read(_MOST_BYTES)
+            if over.is_set():  # what came may have no end of its own
+                raise TimeoutError("its answer did not end in time")
+            return answer.status, content
         except (OSError, http.client.HTTPException) as error:
             raise GatewayError(f"the gateway did not answer: {error or type(error).__name__}") from None
         finally:
             connection.close()
+
+
+@contextmanager
+def _bounded(connection: socket.socket) -> Iterator[threading.Event]:
+    """Ends ``connection`` after `SECONDS`: its own time-out is one for each read. The event is set where that has happened."""
+    over = threading.Event()
+
+    def end() -> None:
+        over.set()
+        with suppress(OSError):  # it has ended meanwhile
+            socket.socket.shutdown(connection, socket.SHUT_RDWR)  # below TLS, which another thread reads
+
+    timer = threading.Timer(SECONDS, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield over
+    except (OSError, http.client.HTTPException):
+        if over.is_set():
+            raise TimeoutError("its answer did not end in time") from None
+        raise
+    finally:
+        timer.cancel()
 
 
 def _refused(status: int, content: bytes) -> Exception:

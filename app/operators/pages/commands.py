@@ -167,6 +167,8 @@ class CommandStatuses:
             own = scope_digests(scope_parts(fields, policy.scope_names), self._digests)
             if any(hmac.compare_digest(given, digest) for digest in own):
                 return True
+        if self._operators is not None:
+            self._operators.refuse_guess(scope)
         if refusal is not None:
             raise refusal
         return False

@@ -278,7 +278,9 @@ class Resolved(_Sent):
 
 
 class Find(_Received):
-    key: Annotated[str, Field(min_length=1, max_length=1000, description="As it is sent, quoted or bare")]
+    key: Annotated[str, Field(min_length=1, max_length=1000)] | Missing = Field(
+        default=None, description="As it is sent, quoted or bare; without: all that the caller has sent."
+    )
     caller: list[Annotated[str, Field(examples=["Authorization: Bearer ..."])]] | None = Field(
         default=None, description="The caller's header lines; without: every caller."
     )

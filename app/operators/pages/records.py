@@ -62,11 +62,11 @@ async def list_records(
 @router.post(
     "/find",
     response_model=models.RecordIds,
-    response_description="None, one, or several where several callers use the key.",
+    response_description="None, one, or several where several callers use the key, or the caller has used several.",
     responses=_OF_A_BODY,
 )
 async def find_records(records: Ours, which: models.Find) -> Response:
-    """The ids of a key's records."""
+    """The ids of a key's records, or of a caller's."""
     return document({"ids": await records.of_key(which.key, which.caller)})
 
 

@@ -50,7 +50,7 @@ from oncegate.faststream.rules import (
     sent_at,
     with_ids,
 )
-from oncegate.middleware.consumers.begun import Begun, not_kept
+from oncegate.middleware.consumers.begun import Begun, Execution, decided, not_kept
 from oncegate.middleware.consumers.delivery import Action, Delivery, DeliveryDecision
 from oncegate.middleware.consumers.handling import executing, kept, result_of, settle_raised
 from oncegate.middleware.consumers.sent_back import log_sent_back
@@ -182,7 +182,7 @@ class SubscriptionMiddleware:
 class _Processing(BaseMiddleware[Any, Any]):
     """One message on its way through one consumer."""
 
-    _begun: Begun | None = None
+    _execution: Execution | None = None
     _message: "StreamMessage[Any]"
     _timed_out = False
     _executed: Executed | None = None
@@ -211,10 +211,10 @@ class _Processing(BaseMiddleware[Any, Any]):
                 return reply
         if not begun.run:
             raise await self._exception_for(begun)
-        self._begun = begun
+        self._execution = begun.execution
         async with asyncio.timeout(self._front.timeout) as limit:
             try:
-                with executing(begun):
+                with executing(self._execution.context):
                     return await self._handle(functools.partial(call_next, msg), reply_due=reply_due)
             finally:
                 self._timed_out = limit.expired()
@@ -254,51 +254,52 @@ class _Processing(BaseMiddleware[Any, Any]):
         exc_tb: TracebackType | None = None,  # noqa: ARG002  # FastStream's signature
     ) -> bool | None:
         """Record the outcome, before FastStream acknowledges. Raises any other action for the broker."""
-        begun = self._begun
-        if begun is None:  # not ours to run: parsing failed, or the action was raised already
+        execution = self._execution
+        if execution is None:  # not ours to run: parsing failed, or the action was raised already
             if self._repeats and isinstance(exc_val, Exception):
-                unsent = Begun(DeliveryDecision.UNAVAILABLE, reason="its reply can't be sent")
+                unsent = decided(DeliveryDecision.UNAVAILABLE, reason="its reply can't be sent")
                 raise await self._exception_for(unsent) from exc_val
             return False
         exc_val = None if exc_val is None else failure_of(exc_val)
         if isinstance(exc_val, StopConsume | asyncio.CancelledError | KeyboardInterrupt | SystemExit):
-            await begun.abandon("the consumer was stopped")
+            await execution.abandon("the consumer was stopped")
             if not isinstance(exc_val, asyncio.CancelledError):
                 await self._message.nack()
             return False
-        await self._settle(begun, exc_val)
+        await self._settle(execution, exc_val)
+        begun = execution.begun
         if begun.action is Action.ACKNOWLEDGE and not isinstance(exc_val, Parked):
             return False
         if isinstance(exc_val, NackMessage) and exc_val.extra_options and begun.action is Action.REDELIVER:
             return False  # with the options that the handler has chosen
         raise await self._exception_for(begun, begun.attempt) from exc_val
 
-    async def _settle(self, begun: Begun, exc_val: BaseException | None) -> None:
+    async def _settle(self, execution: Execution, exc_val: BaseException | None) -> None:
         if not isinstance(exc_val, NotProcessed) or isinstance(exc_val, Parked):
             self._front.sent_back = 0
         if exc_val is None or isinstance(exc_val, AckMessage):
-            await begun.succeed(self._kept(begun, exc_val))
+            await execution.succeed(self._kept(execution, exc_val))
         elif self._executed is not None:  # its reply can't be sent
-            self._log_failure(begun, exc_val)
-            await begun.unknown("was committed, but not replied to")
+            self._log_failure(execution, exc_val)
+            await execution.unknown("was committed, but not replied to")
         elif isinstance(exc_val, RejectMessage):
-            await begun.fail("rejected by the handler", final=True)
+            await execution.fail("rejected by the handler", final=True)
         elif isinstance(exc_val, HandlerException):
-            await begun.fail("sent back by the handler")
+            await execution.fail("sent back by the handler")
         else:
             if isinstance(exc_val, NotProcessed):
-                log_sent_back(begun.named, exc_val)
+                log_sent_back(execution.named, exc_val)
                 self._front.sent_back += 1
             else:
-                self._log_failure(begun, exc_val)
-            await settle_raised(begun, exc_val, timed_out=self._timed_out)
+                self._log_failure(execution, exc_val)
+            await settle_raised(execution, exc_val, timed_out=self._timed_out)
 
-    def _kept(self, begun: Begun, acknowledged: AckMessage | None) -> bytes | StoredResponse | None:
+    def _kept(self, execution: Execution, acknowledged: AckMessage | None) -> bytes | StoredResponse | None:
         """With an inbox the result, for a duplicate's reply; none after an `AckMessage`, which replies nothing."""
         if self._executed is None:
             return None
-        begun.returned = self._executed.result
-        return kept(begun) if acknowledged is None else not_kept()
+        execution.returned = self._executed.result
+        return kept(execution) if acknowledged is None else not_kept()
 
     async def _exception_for(self, begun: Begun, attempts: int = 1) -> HandlerException:
         """The exception for ``begun.action``, after so many ``attempts`` that have failed."""
@@ -332,10 +333,10 @@ class _Processing(BaseMiddleware[Any, Any]):
     def _message_of(self) -> "StreamMessage[Any]":
         return cast("StreamMessage[Any]", self.context.get_local("message"))
 
-    def _log_failure(self, begun: Begun, error: BaseException) -> None:
+    def _log_failure(self, execution: Execution, error: BaseException) -> None:
         logger = self.context.get_local("logger") or log
         name = type(error).__name__
-        logger.error("record %s: attempt %d failed: %s", begun.named, begun.attempt, name, exc_info=error)
+        logger.error("record %s: attempt %d failed: %s", execution.named, execution.attempt, name, exc_info=error)
 
 
 def _why(begun: Begun) -> str:

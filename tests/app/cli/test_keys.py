@@ -1,13 +1,16 @@
 """``oncegate keys`` as it is typed: what it refuses, and that nothing secret is taken from or shown on the command line.
 
-Rules of docs/contract.md: R10.1, R10.5, R11.9, R11.10, R11.18.
+Rules of docs/contract.md: R10.1, R10.5, R11.9, R11.10, R11.18, R11.23.
 """
 
 import asyncio
 import json
 import os
+import shlex
 import subprocess
+import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +19,8 @@ from oncegate.app.cli.keys_view import print_list, print_records
 from oncegate.cache.codec import encode
 from oncegate.cache.record import Record, State, StoredResponse, Trace
 from oncegate.cache.redis.store import RedisCache
-from oncegate.middleware.rules.key import record_id, record_key
-from testing.command_line import ENVIRONMENT, ONCEGATE, PATIENCE, invoke, running
+from oncegate.middleware.rules.key import record_id, record_key, scope_parts
+from testing.command_line import ENVIRONMENT, ONCEGATE, PATIENCE, invoke, run, running
 from testing.servers import RedisServer
 
 RECORD = f"{'a' * 20}:{'b' * 20}"
@@ -96,7 +99,21 @@ def test_a_token_that_no_header_can_carry_is_refused_and_not_shown(command: list
     assert "hunter" not in done.stderr + done.stdout
 
 
-@pytest.mark.parametrize(("gateways", "mine"), [("the token\n", "the token"), ("t\u00e9\u2603", "t\u00e9\u2603\n")])
+@pytest.mark.parametrize(
+    "command",
+    [["serve", "--upstream", "http://127.0.0.1:1", "--port", "0"], ["check", "--upstream", "http://127.0.0.1:1"]],
+)
+def test_a_token_that_is_too_short_opens_no_gateway(command: list[str]) -> None:
+    done = run(*command, ONCEGATE_ADMIN_TOKEN="hunter2-hunter2")
+    assert done.returncode == 2
+    assert "ONCEGATE_ADMIN_TOKEN is shorter than 16 characters" in done.stderr + done.stdout
+    assert "hunter" not in done.stderr + done.stdout
+
+
+@pytest.mark.parametrize(
+    ("gateways", "mine"),
+    [("the operators' token\n", "the operators' token"), ("t\u00e9\u2603" * 6, "t\u00e9\u2603" * 6 + "\n")],
+)
 def test_white_space_around_the_token_is_not_part_of_it(gateways: str, mine: str) -> None:
     """As files and mounted secrets have it."""
     with running("serve", "--upstream", "http://127.0.0.1:1", "--port", "0", ONCEGATE_ADMIN_TOKEN=gateways) as gateway:
@@ -152,6 +169,79 @@ async def test_the_few_that_are_looked_for_are_found_among_many(redis: RedisServ
         cursor, steps = page["cursor"], steps + 1
     assert len(found) == 400
     assert steps > 1
+
+
+async def test_a_list_is_of_a_route_a_caller_or_a_time_and_the_newest_come_first(
+    redis: RedisServer, where: list[str], tmp_path: Path
+) -> None:
+    cache, now = RedisCache.from_url(redis.url, timeout=PATIENCE), round(time.time() * 1000)
+    alice, route = scope_parts({b"authorization": [b"Bearer alice"]}, (b"authorization",)), "/payments/*"
+    made: dict[str, str] = {}
+    for number in range(30):
+        key = record_key(where[-1], f"k-{number}", alice if number % 2 else None)
+        begun = now - number * 60_000
+        trace = Trace(begun_at_ms=begun, route=route if number % 3 else "/refunds")
+        state = State.UNKNOWN if number % 5 == 0 else State.SUCCEEDED
+        record = Record(state, os.urandom(16), b"f" * 16, 1, trace=trace)
+        await cache.complete(key, record, ttl_ms=600_000)
+        made[f"k-{number}"] = record_id(key)
+    timeless = Record(State.SUCCEEDED, b"t" * 16, b"f" * 16, 1)
+    await cache.complete(record_key(where[-1], "of no time", None), timeless, ttl_ms=600_000)
+    await cache.close()
+
+    async def listed(*options: str, stdin: str = "") -> list[int]:
+        done = await asyncio.to_thread(invoke, "keys", "list", "--json", *options, *where, stdin=stdin)
+        assert done.returncode == 0, done.stderr
+        assert ("these are the newest" in done.stderr) == ("3" in options)
+        numbers = {identifier: int(key.removeprefix("k-")) for key, identifier in made.items()}
+        return [numbers.get(each["id"], -1) for each in json.loads(done.stdout)["records"]]
+
+    assert await listed() == [*range(30), -1]
+    assert await listed("--route", route) == [number for number in range(30) if number % 3]
+    assert await listed("--route", route, "--limit", "3") == [1, 2, 4]
+    assert await listed("--since", "10m", "--limit", "3") == [0, 1, 2]
+    assert await listed("--since", "630s") == list(range(11))
+    line = "Authorization: Bearer alice"
+    assert await listed("--caller", "-", stdin=line) == list(range(1, 30, 2))
+    both = await listed("--caller", "-", "--route", route, "--since", "690s", "--state", "unknown", stdin=line)
+    assert both == [5]
+    assert await listed("--caller", "-", stdin="Authorization: Bearer bob") == []
+
+
+@pytest.mark.parametrize(
+    ("options", "stdin", "reason"),
+    [
+        (["--since", "yesterday"], "", "--since takes an age above 0"),
+        (["--caller", "-"], "", "give a key, or the header lines of a caller"),
+        (["--caller", "Bearer hunter2"], "", "a credential is nothing for a command line"),
+        (["--route", "*", "--cursor", "x"], "", "--cursor goes on with a list of any route"),
+    ],
+)
+def test_what_no_list_can_be_of_is_wrong_usage(where: list[str], options: list[str], stdin: str, reason: str) -> None:
+    done = invoke("keys", "list", *options, *where, stdin=stdin)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert reason in done.stderr
+
+
+async def test_what_to_do_next_is_pasted_with_the_place_that_was_given(
+    redis: RedisServer, where: list[str], tmp_path: Path
+) -> None:
+    config = tmp_path / "the gateway's.toml"
+    config.write_text(f'cache = "{redis.url}"\nnamespace = "{where[-1]}"\n')
+    cache = RedisCache.from_url(redis.url, timeout=PATIENCE)
+    identifiers = []
+    for key, submission in (("k-0", False), ("k-1", False), ("s", True)):
+        record = Record(State.UNKNOWN, os.urandom(16), b"f" * 16, 1, submission=submission)
+        await cache.complete(record_key(where[-1], key, None), record, ttl_ms=600_000)
+        identifiers.append(record_id(record_key(where[-1], key, None)))
+    await cache.close()
+    for number, place in enumerate((["--config", str(config)], where)):
+        shown = (await asyncio.to_thread(invoke, "keys", "show", f"k-{number}", *place)).stdout
+        (command,) = [line.partition("  oncegate ")[2] for line in shown.splitlines() if line.startswith("not?")]
+        done = await asyncio.to_thread(invoke, *shlex.split(command))
+        assert (done.returncode, identifiers[number] in done.stdout) == (0, True), done.stderr
+    shown = (await asyncio.to_thread(invoke, "keys", "show", "s", "--config", str(config))).stdout
+    assert f"oncegate commands show {identifiers[-1]} --config {shlex.quote(str(config))}" in " ".join(shown.split())
 
 
 async def test_a_record_that_can_not_be_read_hides_no_other(redis: RedisServer, where: list[str]) -> None:

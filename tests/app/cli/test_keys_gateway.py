@@ -1,18 +1,25 @@
 """``oncegate keys --gateway`` towards what is no gateway, or has no records to tell of: one line, and no word about a record.
 
-Rules of docs/contract.md: R11.9.
+Rules of docs/contract.md: R11.9, R11.23.
 """
 
+import asyncio
+import json
 import threading
 from collections.abc import Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar
 
+import httpx
 import pytest
 from click.testing import CliRunner
 
 from oncegate.app.cli.main import main
+from oncegate.app.operators.pages import client
 from testing.command_line import forked, invoke
+from testing.dripping import DRIPS, dripping
+from testing.upstreams import PATIENCE, Upstream, resetting_after
 
 RECORD = f"{'a' * 20}:{'b' * 20}"
 WHICH = ["--record", RECORD]
@@ -88,3 +95,45 @@ def test_a_gateway_without_records_says_nothing_about_one(command: list[str]) ->
         done = invoke("keys", *command, "--gateway", gateway.url(), **TOKEN)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("oncegate: no records here: the gateway has no operators' tokens")
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("where", DRIPS)
+def test_an_answer_that_never_ends_is_given_up(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each byte of it comes in time."""
+    monkeypatch.setattr(client, "SECONDS", 0.4)
+    with dripping(*DRIPS[where]) as url:
+        done = invoke("keys", "show", *WHICH, "--gateway", url, **TOKEN)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    # An interim answer is taken for a final one, which is no gateway's either.
+    assert ("it answered 103" if where == "interim answers" else "did not end in time") in done.stderr
+
+
+async def test_a_gateway_s_list_is_of_a_route_a_caller_or_a_time_too() -> None:
+    """Of a memory that nothing else reaches; and what to do next is pasted with the gateway that was given."""
+    mine = {"ONCEGATE_ADMIN_TOKEN": "the-operators-token"}
+    async with Upstream(resetting_after()) as upstream:
+        with forked("serve", "--upstream", upstream.url, "--port", "0", **mine) as gateway:
+            url = gateway.url()
+            async with httpx.AsyncClient(base_url=url, timeout=PATIENCE) as client:
+                for number in range(6):
+                    headers = {"Idempotency-Key": f"k-{number}", "Authorization": f"Bearer {'ab'[number % 2]}"}
+                    assert (await client.post("/x", headers=headers)).status_code == 502
+
+            def listed(*options: str, stdin: str = "") -> list[dict[str, Any]]:
+                done = invoke("keys", "list", "--json", "--gateway", url, *options, stdin=stdin, **mine)
+                assert done.returncode == 0, done.stderr
+                records: list[dict[str, Any]] = json.loads(done.stdout)["records"]
+                assert records == sorted(records, key=lambda each: str(each["began_at"]), reverse=True)
+                return records
+
+            everything = await asyncio.to_thread(listed, "--since", "1h", "--route", "*")
+            of_a = await asyncio.to_thread(partial(listed, "--caller", "-", stdin="Authorization: Bearer a"))
+            assert (len(everything), len(of_a)) == (6, 3)
+            assert [each["id"] for each in of_a] == [each["id"] for each in everything][1::2]
+            assert await asyncio.to_thread(listed, "--route", "/other") == []
+            show = ("keys", "show", "--record", of_a[0]["id"], "--gateway", url)
+            shown = (await asyncio.to_thread(partial(invoke, *show, **mine))).stdout
+            (command,) = [line.partition("  oncegate ")[2] for line in shown.splitlines() if line.startswith("not?")]
+            done = await asyncio.to_thread(partial(invoke, *command.split(), **mine))
+            assert (done.returncode, "is absent now" in done.stdout) == (0, True), done.stderr

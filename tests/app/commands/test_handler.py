@@ -101,6 +101,33 @@ async def test_a_handler_may_be_sync_or_async_or_hide_that_it_is() -> None:
     assert (await call(hidden)).body == b"true"
 
 
+async def test_what_may_be_the_context_gets_it() -> None:
+    def optional(payload: dict[str, Any], context: CommandContext | None = None) -> bool:
+        return context is not None
+
+    def anything(payload: dict[str, Any], context: object) -> bool:
+        return isinstance(context, CommandContext)
+
+    def other(payload: dict[str, Any], times: int = 1) -> int:
+        return times
+
+    def bare(payload, context):  # type: ignore[no-untyped-def]  # that is the case
+        return isinstance(context, CommandContext)
+
+    assert [(await call(each)).body for each in (optional, anything, bare)] == [b"true"] * 3
+    assert (await call(other)).body == b"1"
+
+
+def test_a_handler_whose_annotations_contradict_its_places_is_refused() -> None:
+    def turned_round(context: CommandContext, payload: dict[str, Any]) -> None: ...
+
+    def two_payloads(payload: dict[str, Any], amount: int) -> None: ...
+
+    for function, reason in ((turned_round, "change their places"), (two_payloads, "is annotated int")):
+        with pytest.raises(HandlerError, match=reason):
+            Handler(function, threads=1)
+
+
 async def test_the_second_parameter_is_the_context() -> None:
     def handler(payload: dict[str, Any], context: CommandContext) -> list[Any]:
         return [context.key, context.attempt, context.record, context.entry, context.target, context.headers]

@@ -23,7 +23,7 @@ async def test_a_caller_can_wait_for_the_end(submitted: Submitted) -> None:
         asyncio.create_task(submitted.client.get(location, headers=ALICE | {"prefer": "wait=600"})) for _ in range(3)
     ]
     await _polls(submitted, 3)
-    await begun.succeed(b"1")
+    await begun.execution.succeed(b"1")
     for each in asyncio.as_completed(waiting):
         response = await each
         assert response.json()["status"] == "succeeded"
@@ -45,11 +45,11 @@ async def test_a_failure_that_will_be_tried_again_is_no_end_and_a_dead_letter_is
     location = answer.headers["location"]
     delivery = await submitted.delivery(answer.json()["command"])
     begun = await submitted.consumer.begin(delivery)
-    await begun.fail("once")
+    await begun.execution.fail("once")
     waiting = asyncio.create_task(submitted.client.get(location, headers=ALICE | {"prefer": "wait=20"}))
     await _polls(submitted)
     begun = await submitted.consumer.begin(delivery)
-    await begun.fail("for good", final=True)
+    await begun.execution.fail("for good", final=True)
     body = (await waiting).json()
     assert (body["status"], body["error"]["message"]) == ("dead-lettered", "for good")
 
@@ -63,7 +63,7 @@ async def test_who_waits_in_vain_is_told_how_it_stands(submitted: Submitted) -> 
 async def test_what_is_over_is_told_at_once(submitted: Submitted) -> None:
     answer = await submitted.submit()
     begun = await submitted.consumer.begin(await submitted.delivery(answer.json()["command"]))
-    await begun.succeed(b"1")
+    await begun.execution.succeed(b"1")
     response = await submitted.client.get(answer.headers["location"], headers=ALICE | {"prefer": "wait=30"})
     assert response.json()["status"] == "succeeded"
     assert "preference-applied" not in response.headers, "no wait took place"

@@ -168,7 +168,8 @@ async def test_what_fails_while_it_is_sent_is_unknown_and_never_sent_again(
 async def test_errors_of_who_watches_change_nothing(at: At, data: bytes, redis_url: str) -> None:
     async with Upstream(answering(CREATED)) as upstream, at(upstream.url, redis_url) as (talk, gateway, _):
         middleware = door_of(gateway)
-        middleware.admissions.in_flight.watch, middleware.admissions.in_flight.is_watched = FAILING(), True
+        shared = middleware.admissions.in_flight.shared
+        shared.watch, shared.is_watched = FAILING(), True
         middleware.observe = failing
         for _ in range(3):
             assert (await talk.exchange(data)).startswith(b"HTTP/1.1 201 ")

@@ -54,9 +54,9 @@ def held(gateway: Gateway) -> dict[str, int]:
         "slots": in_flight.slots.taken,
         "buffered": fast_path._door.buffered.bytes,
         "attempts": len(in_flight._attempts),
-        "background": len(in_flight._background) + sum(task.get_loop().is_running() for task in store._tasks),
+        "background": len(in_flight.shared.background) + sum(task.get_loop().is_running() for task in store._tasks),
         "unsaved": len(in_flight.owed.by_key) + in_flight.owed._bytes,
-        "limits": sum(len(limits._set) for limits in in_flight.limits._all.values()),
+        "limits": sum(len(limits._set) for limits in in_flight.shared.limits._all.values()),
         "watches": 0 if watches is None else len(watches._set),
         "connections": len(upstream._open) - upstream.idle,
     }

@@ -11,7 +11,7 @@ from oncegate.app.gateway.gateway import Gateway
 from oncegate.cache.record import State
 from oncegate.cache.redis.store import RedisCache
 from oncegate.cache.transitions import Resolution, ResolveRequest
-from oncegate.middleware.admission.in_flight import InFlight
+from oncegate.middleware.admission.attempt import InFlight
 from testing.servers import RedisServer
 from testing.upstreams import Upstream
 from testing.waiting import until

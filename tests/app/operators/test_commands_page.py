@@ -38,7 +38,7 @@ async def test_a_command_is_followed_from_its_first_attempt_to_its_result(submit
     shown = await submitted.status(location)
     assert (shown["status"], shown["attempt"]) == ("in-flight", 1)
 
-    await begun.fail(ValueError("no such account"))
+    await begun.execution.fail(ValueError("no such account"))
     shown = await submitted.status(location)
     assert (shown["status"], shown["attempt"]) == ("failed", 1)
     assert shown["error"] == {"type": "ValueError", "message": "no such account"}
@@ -46,13 +46,13 @@ async def test_a_command_is_followed_from_its_first_attempt_to_its_result(submit
 
     begun = await submitted.consumer.begin(delivery)
     assert (await submitted.status(location))["attempt"] == 2
-    await begun.unknown("ran into its time-out")
+    await begun.execution.unknown("ran into its time-out")
     shown = await submitted.status(location)
     assert (shown["status"], shown["attempt"]) == ("unknown", 2)
     assert "taken over" in shown["detail"]
 
     begun = await submitted.consumer.begin(delivery)
-    await begun.succeed(b'{"rows": 12345678901234567890}')
+    await begun.execution.succeed(b'{"rows": 12345678901234567890}')
     whole = await submitted.client.get(location, headers=ALICE)
     shown = whole.json()
     assert (shown["status"], shown["attempt"]) == ("succeeded", 3)
@@ -67,7 +67,7 @@ async def test_a_command_that_used_up_its_attempts_is_dead_lettered(submitted: S
     delivery = await submitted.delivery(answer.json()["command"])
     for _ in range(3):
         begun = await submitted.consumer.begin(delivery)
-        await begun.fail("the printer is on fire")
+        await begun.execution.fail("the printer is on fire")
     shown = await submitted.status(answer.headers["location"])
     assert (shown["status"], shown["attempt"]) == ("dead-lettered", 3)
     assert shown["error"] == {"type": "Error", "message": "the printer is on fire"}
@@ -88,7 +88,7 @@ async def test_what_a_forwarded_command_got_is_its_result(submitted: Submitted) 
     answer = await submitted.submit()
     begun = await submitted.consumer.begin(await submitted.delivery(answer.json()["command"]))
     response = StoredResponse(201, ((b"content-type", b"application/octet-stream"),), b"\xff\x00", 1)
-    await begun.succeed(response)
+    await begun.execution.succeed(response)
     result = (await submitted.status(answer.headers["location"]))["result"]
     assert (result["status"], result["body"], result["body_encoding"]) == (201, "/wA=", "base64")
     assert result["headers"] == [["content-type", "application/octet-stream"]]
@@ -114,7 +114,7 @@ async def test_a_status_outlives_the_submission_record(submitted: Submitted, red
     answer = await submitted.submit()
     identifier = answer.json()["command"]
     begun = await submitted.consumer.begin(await submitted.delivery(identifier))
-    await begun.succeed(b"1")
+    await begun.execution.succeed(b"1")
     redis_server.command("DEL", f"{submitted.namespace}:{identifier}")
     shown = await submitted.status(answer.headers["location"])
     assert (shown["status"], shown["result"]["body"], "position" in shown) == ("succeeded", 1, False)
@@ -216,7 +216,7 @@ async def test_operators_see_of_a_record_that_it_is_a_submission(submitted: Subm
 async def test_a_message_that_nobody_has_submitted_is_nobodys_command(submitted: Submitted) -> None:
     """It came by a broker, to a consumer that a route names too, and without a caller: as have callers without a name."""
     begun = await submitted.consumer.begin(Delivery("k-9", b"{}"))
-    await begun.succeed(b'"secret"')
+    await begun.execution.succeed(b'"secret"')
     status, body = await _gone(submitted, f"/_oncegate/commands/{begun.record}", {"x-none": "1"})
     assert (status, b"secret" in body) == (404, False)
 
@@ -305,3 +305,21 @@ async def test_with_a_port_of_the_operators_commands_stay_where_callers_are(redi
         location = (await there.submit()).headers["location"]
         assert (await there.status(location))["status"] == "accepted"
         assert (await there.client.get("/_oncegate/metrics")).status_code == 404
+
+
+async def test_guesses_at_an_operators_token_are_counted_and_logged_as_at_records(
+    redis_server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(redis_server) as submitted:
+        location = (await submitted.submit()).headers["location"]
+        for credential in ("Bearer a-guess", "bearer another", "Basic a-guess", None):
+            headers = {} if credential is None else {"authorization": credential}
+            assert (await submitted.client.get(location, headers=headers)).status_code == 404
+        for token in (ALICE["authorization"], f"Bearer {TOKEN}"):
+            await submitted.status(location, authorization=token)
+        operator = {"authorization": f"Bearer {TOKEN}"}
+        shown = (await submitted.client.get("/_oncegate/metrics", headers=operator)).text
+        assert "oncegate_logins_refused_total 2.0" in shown, "those that carry a bearer token, and show nothing by it"
+    lines = [record.getMessage() for record in caplog.records if record.name == "oncegate.operators"]
+    assert lines == ["a log-in of an operator was refused: wrong or no token, from 127.0.0.1"] * 2
+    assert "guess" not in caplog.text

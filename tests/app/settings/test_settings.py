@@ -7,9 +7,11 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+import httptools
 import pytest
+from pydantic import ValidationError
 
-from oncegate.app.settings.gateway import GatewaySettings, redact
+from oncegate.app.settings.gateway import FORWARDED_METHODS, GatewaySettings, redact
 from oncegate.app.settings.sources import ConfigurationError, load
 from oncegate.cache.open import CACHE_SCHEMES
 from oncegate.cache.redis.url import REDIS_SCHEMES
@@ -337,3 +339,24 @@ def test_every_cache_that_can_be_opened_is_named_where_one_is_chosen() -> None:
     texts = [GatewaySettings.model_fields["cache"].description or "", invoke("serve", "--help").stdout]
     for scheme in CACHE_SCHEMES:
         assert all(f"{scheme}://" in text for text in texts), scheme
+
+
+class _Nobody:
+    """Takes no events of a parser's."""
+
+
+def _is_parsed(method: str) -> bool:
+    parser = httptools.HttpRequestParser(_Nobody())
+    try:
+        parser.feed_data(f"{method} / HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+    except httptools.HttpParserInvalidMethodError:
+        return False
+    return True
+
+
+def test_a_route_for_a_method_that_is_not_forwarded_is_refused() -> None:
+    """It would guard nothing."""
+    assert all(map(_is_parsed, FORWARDED_METHODS))
+    for method in ("FOO", "VERSION-CONTROL", "CONNECT"):
+        with pytest.raises(ValidationError, match=f"routes.0.methods: {method} is no method"):
+            GatewaySettings(upstream="http://u", routes=[{"path": "/x", "methods": [method]}])

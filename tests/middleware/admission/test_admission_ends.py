@@ -6,7 +6,8 @@ from uuid import uuid4
 import pytest
 
 from oncegate.cache.redis.store import RedisCache
-from oncegate.middleware.admission.admission import AdmissionRequest, Admissions
+from oncegate.middleware.admission.admission import Admissions
+from oncegate.middleware.admission.request import AdmissionRequest
 from oncegate.middleware.rules.policy import compile_policy
 from oncegate.middleware.rules.settings import IdempotencySettings
 from testing.servers import RedisServer

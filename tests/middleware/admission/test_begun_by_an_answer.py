@@ -14,8 +14,9 @@ from oncegate.cache.errors import CacheUnavailable
 from oncegate.cache.memory.store import MemoryCache
 from oncegate.cache.record import Claim, ClaimRequest, Record, State
 from oncegate.cache.store import CallbackCalls
-from oncegate.middleware.admission.admission import AdmissionRequest, Admissions
+from oncegate.middleware.admission.admission import Admissions
 from oncegate.middleware.admission.observe import Watch
+from oncegate.middleware.admission.request import AdmissionRequest
 from oncegate.middleware.rules.policy import compile_policy
 from oncegate.middleware.rules.settings import IdempotencySettings
 from testing.waiting import until
@@ -130,7 +131,7 @@ async def test_a_submission_that_is_cancelled_is_not_claimed_once_more_behind_it
     task.cancel()
     await asyncio.wait([task])
     cache.answer()
-    await until(lambda: not admissions.in_flight._background)
+    await until(lambda: not admissions.in_flight.shared.background)
     assert (admissions.in_flight.slots.taken, await cache.get("n:k:s")) == (0, None)
 
 
@@ -226,7 +227,7 @@ async def test_response_timeout_counts_from_when_the_attempt_began() -> None:
     over = asyncio.Event()
     call = there.begin()
     await cache.until_due()
-    there.middleware.admissions.in_flight.limits.of(3).set(over.set)
+    there.middleware.admissions.in_flight.shared.limits.of(3).set(over.set)
     await over.wait()
     cache.answer()
     await cache.answered()
@@ -239,7 +240,7 @@ async def test_a_limit_of_a_request_that_left_is_dropped() -> None:
     call = there.begin()
     await cache.answered()
     await app.arrivals()
-    limits = there.middleware.admissions.in_flight.limits.of(7 - 0.3)
+    limits = there.middleware.admissions.in_flight.shared.limits.of(7 - 0.3)
     await until(lambda: len(limits._set) == 1)  # once it has lasted for a third of its lease
     await call.gone()
     assert len(limits._set) == 0
@@ -272,7 +273,7 @@ async def test_the_app_runs_in_the_context_of_its_request_and_changes_it_for_nob
 
     there = door(app)
     in_flight = there.middleware.admissions.in_flight
-    in_flight.watch, in_flight.is_watched = Seeing(seen), True
+    in_flight.shared.watch, in_flight.shared.is_watched = Seeing(seen), True
 
     async def around(scope: Any, receive: Any, send: Any) -> None:
         acting_for.set(key)
@@ -298,7 +299,7 @@ async def test_attempts_begin_on_a_loop_whose_task_factory_knows_no_context(door
 
 
 REQUESTS = 20
-MOST = {"claim": 25, "outcome": 29}
+MOST = {"claim": 26, "outcome": 30}
 """A request with its claim, and with what the test itself makes: the client, its task and events, the answer that is held."""
 
 

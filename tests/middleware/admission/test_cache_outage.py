@@ -79,9 +79,9 @@ async def test_lease_that_could_not_be_renewed_for_a_while_is_renewed_again(
     await app.arrivals()
     server.stop()
     attempt = next(iter(there.middleware.admissions.in_flight._attempts.values()))
-    before = attempt.held_since
+    before = attempt.lease.held_since
     server.start()
-    await until(lambda: attempt.held_since > before)
+    await until(lambda: attempt.lease.held_since > before)
     await there.becomes(State.IN_FLIGHT)
     app.release()
     assert (await call.answered()).status == 201
@@ -141,7 +141,7 @@ async def test_outcome_of_a_poisoned_record_is_given_up(server: RedisServer, cac
     app.release()
     assert (await call.answered()).status == 201
     assert await there.middleware.drain(PATIENCE) == 0
-    assert not there.middleware.admissions.in_flight._background
+    assert not there.middleware.admissions.in_flight.shared.background
 
 
 async def test_replays_go_on_while_redis_refuses_writes(server: RedisServer, cache: RedisCache) -> None:

@@ -6,7 +6,7 @@ Rules of docs/contract.md: R4.34.
 import pytest
 
 from oncegate.cache.record import State
-from oncegate.middleware.admission.callers import MOST_CALLERS, CallerLimits
+from oncegate.middleware.admission.callers import MOST_CALLERS, CallerLimits, CallerSlots
 from tests.middleware.conftest import MakeDoor
 from tests.middleware.door import Answering
 
@@ -79,9 +79,9 @@ async def test_a_slot_comes_back_whatever_the_outcome(door: MakeDoor, outcome: i
                 await call.answered()
         else:
             assert (await call.answered()).status == outcome
-    callers = there.middleware.admissions.in_flight.slots.callers
-    assert callers
-    assert callers.wait(there.look_up_key("x", b"Bearer alice")) == 0
+    slots = there.middleware.admissions.in_flight.slots
+    assert isinstance(slots, CallerSlots)
+    assert slots.callers.wait(slots.caller(there.look_up_key("x", b"Bearer alice"))) == 0
 
 
 async def test_new_keys_are_limited_and_replays_don_t_count(door: MakeDoor) -> None:
@@ -107,7 +107,7 @@ async def test_a_new_attempt_under_a_used_key_is_no_new_key(door: MakeDoor) -> N
 
 async def test_without_limits_a_caller_has_none(door: MakeDoor) -> None:
     there = door(Answering(201))
-    assert there.middleware.admissions.in_flight.slots.callers is None
+    assert not isinstance(there.middleware.admissions.in_flight.slots, CallerSlots)
     assert await there.state("k-2") is State.ABSENT
 
 
@@ -151,7 +151,7 @@ async def test_a_caller_is_one_caller_while_a_secret_is_replaced(door: MakeDoor)
     assert (await there.send(headers=ALICE)).status == 201, "a new attempt at the old address"
     for _ in range(3):
         assert (await there.send(headers=ALICE)).replayed
-    callers = there.middleware.admissions.in_flight.slots.callers
-    assert callers
-    assert not callers._running
+    slots = there.middleware.admissions.in_flight.slots
+    assert isinstance(slots, CallerSlots)
+    assert not slots.callers._running
     assert [(await there.send(key=f"a-{number}", headers=ALICE)).status for number in range(3)] == [201, 201, 429]

@@ -87,7 +87,7 @@ async def test_attempt_that_the_end_of_the_process_cancels_is_left_to_lapse(door
     call = there.begin()
     await app.arrivals()
     assert await there.middleware.drain(0) == 1
-    tasks = [attempt.task for attempt in there.middleware.admissions.in_flight._attempts.values()]
+    tasks = [attempt.lease.task for attempt in there.middleware.admissions.in_flight._attempts.values()]
     for task in tasks:
         assert task is not None
         task.cancel()

@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from oncegate.cache.redis.store import RedisCache
-from oncegate.middleware.admission.callers import CallerLimits
-from oncegate.middleware.admission.slots import Slots
+from oncegate.middleware.admission.callers import CallerLimits, CallerSlots
+from oncegate.middleware.admission.slots import Slot, Slots
 from oncegate.middleware.rules.errors import Overloaded, TooManyKeys
 from testing.servers import RedisServer
 from testing.waiting import until
@@ -117,7 +117,7 @@ async def test_a_request_that_leaves_while_it_waits_leaves_nothing(server: Redis
         await call.answered()
     slots = there.middleware.admissions.in_flight.slots
     await until(lambda: slots.taken == slots.claims == 0)
-    assert slots._lines == {}
+    assert slots.lines == {}
     assert app.calls <= 20
     assert (await there.send(key="next", headers=ALICE)).status == 201
 
@@ -126,53 +126,54 @@ def key(caller: str) -> str:
     return f"ns:{0:020d}:{caller:.<20}"
 
 
-def claimed(slots: Slots, caller: str) -> None:
-    assert slots.enter(key(caller))
+def claimed(slots: Slots, caller: str) -> Slot:
+    slot = slots.enter(key(caller))
+    assert slot is not None
+    return slot
 
 
 async def test_who_waits_is_served_in_order_and_before_who_comes_later() -> None:
-    slots = Slots(1, None)
-    claimed(slots, "a")
+    slots = Slots(1)
+    first = claimed(slots, "a")
     order: list[int] = []
 
     async def one(number: int) -> None:
-        await slots.wait(key("a"), PATIENCE, is_new=True)
+        slot = await slots.wait(key("a"), PATIENCE, is_new=True)
         order.append(number)
         assert not slots.enter(key("a"))
-        slots.claim_lost(key("a"))
+        slot.lost()
 
     waiting = [asyncio.create_task(one(number)) for number in range(5)]
     await asyncio.sleep(0)
-    slots.claim_lost(key("a"))
+    first.lost()
     assert not slots.enter(key("a"))
     await asyncio.gather(*waiting)
     assert order == [0, 1, 2, 3, 4]
-    assert (slots.taken, slots.claims, slots._lines) == (0, 0, {})
+    assert (slots.taken, slots.claims, slots.lines) == (0, 0, {})
 
 
 async def test_a_claim_that_stays_unanswered_is_waited_for_no_longer_than_the_cache() -> None:
-    slots = Slots(1, None)
+    slots = Slots(1)
     claimed(slots, "a")
     with pytest.raises(Overloaded):
         await slots.wait(key("a"), 0.01, is_new=True)
-    limited = Slots(9, CallerLimits(1))
+    limited = CallerSlots(9, CallerLimits(1))
     claimed(limited, "a")
     with pytest.raises(TooManyKeys):
         await limited.wait(key("a"), 0.01, is_new=True)
     await limited.wait(key("b"), 0.01, is_new=True)
-    assert (slots._lines, limited._lines) == ({}, {})
+    assert (slots.lines, limited.lines) == ({}, {})
 
 
 async def test_who_waits_for_a_slot_of_the_process_may_have_to_wait_for_one_of_its_caller_s_then() -> None:
-    slots = Slots(2, CallerLimits(1))
-    claimed(slots, "a")
-    claimed(slots, "b")
+    slots = CallerSlots(2, CallerLimits(1))
+    of_a, of_b = claimed(slots, "a"), claimed(slots, "b")
     waiting = asyncio.create_task(slots.wait(key("a"), PATIENCE, is_new=True))
     await asyncio.sleep(0)
-    slots.claim_lost(key("b"))
+    of_b.lost()
     await asyncio.sleep(0)
     assert not waiting.done()
-    slots.claim_won(key("a"), is_new=True)
+    of_a.won(is_new=True)
     with pytest.raises(TooManyKeys):
         await waiting
-    assert (slots.taken, slots._lines) == (1, {})
+    assert (slots.taken, slots.lines) == (1, {})

@@ -21,7 +21,7 @@ ALL = (State.SUCCEEDED, State.FAILED, State.UNKNOWN, None)
 
 
 async def test_a_success_under_a_former_name_is_a_duplicate(subscribe: MakeSubscription) -> None:
-    await (await subscribe("old").begin(PAY)).succeed(b"7")
+    await (await subscribe("old").begin(PAY)).execution.succeed(b"7")
     begun = await subscribe("new", aliases=("older", "old")).begin(PAY)
     assert (begun.decision, begun.result) == (DeliveryDecision.DUPLICATE, b"7")
     assert await decided(subscribe("new")) is DeliveryDecision.RUN, "which it is by the alias only"
@@ -30,17 +30,17 @@ async def test_a_success_under_a_former_name_is_a_duplicate(subscribe: MakeSubsc
 async def test_an_attempt_under_a_former_name_is_in_flight(subscribe: MakeSubscription) -> None:
     old = await subscribe("old").begin(PAY)
     assert await decided(subscribe("new", aliases=("old",))) is DeliveryDecision.IN_FLIGHT
-    await old.succeed()
+    await old.execution.succeed()
 
 
 async def test_failures_under_former_names_count(subscribe: MakeSubscription, records: Records) -> None:
-    await (await subscribe("old").begin(PAY)).fail("no")
+    await (await subscribe("old").begin(PAY)).execution.fail("no")
     await records.die("older")
     new = subscribe("new", aliases=("old", "older"), max_attempts=3)
     begun = await new.begin(PAY)
     assert (begun.run, begun.attempt) == (True, 3)
-    await begun.fail("no")
-    assert begun.action is Action.DEAD_LETTER
+    await begun.execution.fail("no")
+    assert begun.execution.action is Action.DEAD_LETTER
     assert await decided(new) is DeliveryDecision.EXHAUSTED
 
 
@@ -49,7 +49,7 @@ async def test_a_command_that_died_under_a_former_name_is_dead(
     subscribe: MakeSubscription, records: Records, final: bool
 ) -> None:
     last = await (old := subscribe("old", max_attempts=1 if not final else 5)).begin(PAY)
-    await last.fail("no", final=final)
+    await last.execution.fail("no", final=final)
     new = subscribe("new", aliases=("old",), max_attempts=1 if not final else 5)
     dead = await new.begin(PAY)
     assert dead.decision is DeliveryDecision.EXHAUSTED
@@ -60,7 +60,7 @@ async def test_a_command_that_died_under_a_former_name_is_dead(
 
 
 async def test_another_payload_under_a_former_name_is_a_mismatch(subscribe: MakeSubscription) -> None:
-    await (await subscribe("old").begin(PAY)).fail("no")
+    await (await subscribe("old").begin(PAY)).execution.fail("no")
     new = subscribe("new", aliases=("old",))
     assert await decided(new, Delivery("key-1", b"other")) is DeliveryDecision.MISMATCH
 
@@ -105,7 +105,7 @@ async def test_a_message_under_the_key_of_a_request_is_a_command_of_its_own(
     ledger = subscribe("ledger")
     begun = await ledger.begin(PAY)
     assert begun.run
-    await begun.succeed()
+    await begun.execution.succeed()
     assert await decided(ledger) is DeliveryDecision.DUPLICATE
 
 
@@ -151,7 +151,7 @@ async def test_a_message_under_the_key_of_a_processed_command_is_executed_whatev
         ledger = subscribe(f"ledger{len(record)}")
         begun = await ledger.begin(message)
         assert begun.run
-        await begun.succeed()
+        await begun.execution.succeed()
         assert await decided(ledger, message) is DeliveryDecision.DUPLICATE
 
 
@@ -162,6 +162,6 @@ async def test_a_delivery_from_the_gateway_is_known_by_its_record(
     delivery = Delivery("key-1", PAYLOAD, record=record, fingerprint=GATEWAYS)
     begun = await subscribe("ledger").begin(delivery)
     assert (begun.run, begun.record) == (True, record)
-    await begun.succeed()
+    await begun.execution.succeed()
     assert await decided(subscribe("ledger"), delivery) is DeliveryDecision.DUPLICATE
     assert await records.state("ledger") is None, "that would be another caller's"

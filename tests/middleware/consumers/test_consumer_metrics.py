@@ -71,7 +71,7 @@ async def test_what_is_executed_now_is_counted(subscribe: MakeSubscription, coun
     ledger = subscribe("ledger", watch=counted.metrics)
     begun = await ledger.begin(PAY)
     assert counted.values("oncegate_executions_in_flight") == {"ledger": 1}
-    await begun.unknown()
+    await begun.execution.unknown()
     await until(lambda: counted.values("oncegate_executions_in_flight") == {})
     assert counted.values("oncegate_executions_total") == {"unknown": 1}
 
@@ -81,7 +81,7 @@ async def test_outcomes_that_wait_for_the_cache_are_counted(server: RedisServer,
     ledger = Subscription("ledger", cache=server.url, settings=rules, watch=counted.metrics)
     begun = await ledger.begin(PAY)
     server.stop()
-    await begun.succeed()
+    await begun.execution.succeed()
     assert counted.values("oncegate_execution_outcomes_waiting") == {"": 1}
     server.start()
     await until(lambda: counted.values("oncegate_execution_outcomes_waiting") == {})
@@ -94,19 +94,18 @@ async def test_a_late_outcome_is_no_dead_letter(
 ) -> None:
     ledger = subscribe("ledger", watch=counted.metrics)
     begun = await ledger.begin(PAY)
-    assert begun._attempt is not None
-    assert await ledger.cache.release(records.of("ledger"), token=begun._attempt.claim.token)
+    assert await ledger.cache.release(records.of("ledger"), token=begun.execution._attempt.claim.token)
     other = await subscribe("ledger").begin(PAY)
-    assert await begun.fail("no", final=True) is Recording.REFUSED
+    assert await begun.execution.fail("no", final=True) is Recording.REFUSED
     assert counted.values("oncegate_dead_letters_total") == {}
     assert counted.values("oncegate_execution_outcomes_refused_total") == {"ledger": 1}
-    await other.succeed()
+    await other.execution.succeed()
 
 
 async def test_a_failure_that_is_given_twice_is_one_dead_letter(subscribe: MakeSubscription, counted: Counted) -> None:
     begun = await subscribe("ledger", watch=counted.metrics).begin(PAY)
     for _ in range(2):
-        await begun.fail("no", final=True)
+        await begun.execution.fail("no", final=True)
     assert counted.values("oncegate_dead_letters_total") == {"rejected": 1}
 
 
@@ -145,7 +144,7 @@ async def test_a_watch_that_raises_changes_nothing(subscribe: MakeSubscription) 
             raise RuntimeError("no")
 
     ledger = subscribe("ledger", watch=Broken())
-    assert await (await ledger.begin(PAY)).succeed()
+    assert await (await ledger.begin(PAY)).execution.succeed()
     assert (await ledger.begin(Delivery("key-1", b"other"))).decision is DeliveryDecision.MISMATCH
 
 
@@ -163,14 +162,14 @@ async def test_a_watch_of_before_these_events_changes_nothing(subscribe: MakeSub
 
     former: Any = Former()
     ledger = subscribe("ledger", watch=former)
-    assert await (await ledger.begin(PAY)).succeed()
+    assert await (await ledger.begin(PAY)).execution.succeed()
 
 
 async def test_a_name_stands_for_the_host_s_in_records() -> None:
     cache = MemoryCache()
     ledger = Subscription("ledger", cache=cache, name="billing-eu-1")
     begun = await ledger.begin(PAY)
-    await begun.succeed()
+    await begun.execution.succeed()
     record = await Records(cache, "default").execution("ledger")
     assert record.trace.gateway.startswith("billing-eu-1/")
     with pytest.raises(ValueError, match="name has at most 64"):

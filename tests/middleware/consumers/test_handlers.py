@@ -68,7 +68,7 @@ async def test_a_result_is_kept_as_json_or_the_success_without_it(
 ) -> None:
     handler = Handler(returned)
     first = await subscribe("ledger").execute(PAY, handler)
-    assert (first.action, first.returned) == (Action.ACKNOWLEDGE, returned)
+    assert (first.action, first.execution.returned) == (Action.ACKNOWLEDGE, returned)
     again = await subscribe("ledger").execute(PAY, handler)
     assert (again.decision, again.action, again.result) == (DeliveryDecision.DUPLICATE, Action.ACKNOWLEDGE, kept)
     assert handler.calls == 1
@@ -88,7 +88,7 @@ async def test_what_a_handler_raises_says_what_follows(
     subscribe: MakeSubscription, records: Records, raised: Exception, state: State | None, action: Action
 ) -> None:
     begun = await subscribe("ledger").execute(PAY, Handler(raised))
-    assert (begun.action, begun.raised) == (action, raised)
+    assert (begun.action, begun.execution.raised) == (action, raised)
     assert await records.state("ledger") is state
 
 
@@ -145,7 +145,7 @@ async def test_what_is_cancelled_inside_a_handler_is_its_failure_and_not_its_con
     handler = plain if in_thread else Handler(asyncio.CancelledError())
     begun = await subscribe("ledger").execute(PAY, handler)
     assert begun.action is Action.REDELIVER
-    assert isinstance(begun.raised, RuntimeError)
+    assert isinstance(begun.execution.raised, RuntimeError)
     assert await records.state("ledger") is State.FAILED
 
 
@@ -168,7 +168,7 @@ async def test_a_cancelled_handler_leaves_an_unknown_outcome_not_a_failure(
     assert await records.state("ledger") is State.UNKNOWN
     again = await subscribe("ledger").begin(PAY)
     assert (again.run, again.attempt) == (True, 2)
-    await again.succeed()
+    await again.execution.succeed()
 
 
 async def test_a_handler_that_runs_out_of_time_leaves_an_unknown_outcome(
@@ -176,7 +176,7 @@ async def test_a_handler_that_runs_out_of_time_leaves_an_unknown_outcome(
 ) -> None:
     begun = await subscribe("ledger", attempt_timeout=0.05).execute(PAY, Handler(held=True))
     assert begun.action is Action.REDELIVER
-    assert isinstance(begun.raised, TimeoutError)
+    assert isinstance(begun.execution.raised, TimeoutError)
     assert await records.state("ledger") is State.UNKNOWN
 
 
@@ -199,7 +199,7 @@ async def test_a_plain_function_runs_in_a_thread(subscribe: MakeSubscription) ->
 
     first = await subscribe("ledger").execute(PAY, handler)
     assert first.action is Action.ACKNOWLEDGE
-    assert first.returned != threading.get_ident()
+    assert first.execution.returned != threading.get_ident()
 
     def stops() -> None:
         raise StopIteration

@@ -14,8 +14,8 @@ async def test_a_message_without_a_key_runs_unprotected(subscribe: MakeSubscript
     for _ in range(2):
         begun = await subscribe("ledger").begin(Delivery(None, PAYLOAD, message_id="m-1"))
         assert (begun.run, begun.attempt, begun.record) == (True, 0, "")
-        assert await begun.succeed() is Recording.NO_RECORD
-        assert begun.action is Action.ACKNOWLEDGE
+        assert await begun.execution.succeed() is Recording.NO_RECORD
+        assert begun.execution.action is Action.ACKNOWLEDGE
 
 
 async def test_a_message_without_a_key_is_rejected(subscribe: MakeSubscription) -> None:
@@ -25,7 +25,7 @@ async def test_a_message_without_a_key_is_rejected(subscribe: MakeSubscription) 
 
 async def test_a_message_without_a_key_is_known_by_its_id(subscribe: MakeSubscription) -> None:
     ledger = subscribe("ledger", on_missing_key="message_id")
-    await (await ledger.begin(Delivery(None, PAYLOAD, "m-1"))).succeed()
+    await (await ledger.begin(Delivery(None, PAYLOAD, "m-1"))).execution.succeed()
     assert await decided(ledger, Delivery(None, PAYLOAD, "m-1")) is DeliveryDecision.DUPLICATE
     assert await decided(ledger, Delivery("m-1", PAYLOAD)) is DeliveryDecision.RUN, "a key is no id"
     assert await decided(ledger, Delivery(None, PAYLOAD, "m-1", caller="bob")) is DeliveryDecision.RUN
@@ -102,12 +102,12 @@ async def test_a_key_and_a_payload_are_taken_as_consumers_have_them(
 ) -> None:
     begun = await subscribe("ledger").begin(given)
     assert begun.run
-    await begun.succeed()
+    await begun.execution.succeed()
     assert await decided(subscribe("ledger"), spelled) is DeliveryDecision.DUPLICATE
 
 
 async def test_a_broker_s_id_may_be_bytes(subscribe: MakeSubscription) -> None:
     ledger = subscribe("ledger", on_missing_key="message_id")
-    await (await ledger.begin(Delivery(None, message_id=b"1-0"))).succeed()
+    await (await ledger.begin(Delivery(None, message_id=b"1-0"))).execution.succeed()
     assert await decided(ledger, Delivery(None, message_id="1-0")) is DeliveryDecision.DUPLICATE
     assert await decided(ledger, Delivery(None, message_id=b"\xff")) is DeliveryDecision.REJECTED

@@ -40,9 +40,10 @@ async def main():
             with open(ledger, "a") as file:
                 print("effect", begun.attempt, file=file)
             reached("after the effect")
-            await begun.succeed()
+            await begun.execution.succeed()
             reached("before the acknowledgement")
-        if begun.action.value != "redeliver":
+        action = begun.execution.action if begun.run else begun.action
+        if action.value != "redeliver":
             print(begun.decision.value, flush=True)
             break
         await asyncio.sleep(0.02)

@@ -10,7 +10,7 @@ import pytest
 from oncegate import Action, DeliveryDecision, Recording, Subscription, SubscriptionSettings
 from oncegate.cache.record import Claim, ClaimRequest, State
 from oncegate.cache.store import Cache
-from oncegate.middleware.admission.attempt import LeaseLost
+from oncegate.middleware.admission.lease import LeaseLost
 from oncegate.middleware.admission.observe import Watch
 from testing.records import SUCCESSOR, read
 from testing.waiting import until
@@ -44,7 +44,7 @@ async def test_the_lease_is_renewed_while_the_command_runs(subscribe: MakeSubscr
 
     for _ in range(3):
         await until(renewed)
-    await begun.succeed()
+    await begun.execution.succeed()
 
 
 def test_the_heartbeat_is_a_third_of_the_lease() -> None:
@@ -65,13 +65,13 @@ async def test_a_consumer_that_lost_its_lease_is_refused_and_told(
     begun = await subscribe("ledger", lease=0.3, max_attempts=1, watch=Watching()).begin(PAY)
     elsewhere(taking_over(records.of("ledger")))
     if outcome == "succeed":
-        recording = await begun.succeed()
+        recording = await begun.execution.succeed()
     elif outcome == "unknown":
-        recording = await begun.unknown()
+        recording = await begun.execution.unknown()
     else:
-        recording = await begun.fail("no", final=True)
+        recording = await begun.execution.fail("no", final=True)
     assert recording is Recording.REFUSED
-    assert begun.action is Action.REDELIVER
+    assert begun.execution.action is Action.REDELIVER
     record = await records.execution("ledger")
     assert (record.state, record.token, record.attempt) == (State.IN_FLIGHT, SUCCESSOR, 2)
     assert refused == ["ledger"]
@@ -82,7 +82,7 @@ async def test_a_release_after_a_takeover_leaves_the_successor_alone(
 ) -> None:
     begun = await subscribe("ledger", lease=0.3).begin(PAY)
     elsewhere(taking_over(records.of("ledger")))
-    await begun.release()
+    await begun.execution.release()
     assert await records.state("ledger") is State.IN_FLIGHT
 
 
@@ -91,7 +91,7 @@ async def test_an_outcome_after_the_lease_is_recorded_where_nobody_took_over(
 ) -> None:
     begun = await subscribe("ledger", lease=0.3).begin(PAY)
     elsewhere(lapsing(records))
-    assert await begun.succeed() is Recording.RECORDED
+    assert await begun.execution.succeed() is Recording.RECORDED
     assert await records.state("ledger") is State.SUCCEEDED
 
 
@@ -101,14 +101,14 @@ async def test_confirm_renews_an_old_lease_and_raises_for_a_lost_one(
     begun = await subscribe("ledger", lease=0.3, ttl=600).begin(PAY)
     elsewhere(lapsing(records))
     before = monotonic()
-    await begun.confirm()
+    await begun.execution.confirm()
     found = await read(records.cache, records.of("ledger"))
     passed_ms = 1000 * (monotonic() - before)  # the new lease may be over as well by now
     assert found.remaining_ms > 600_000 + 300 - passed_ms - 10
     elsewhere(taking_over(records.of("ledger")))
     with pytest.raises(LeaseLost):
-        await begun.confirm()
-    await begun.release()
+        await begun.execution.confirm()
+    await begun.execution.release()
 
 
 class Pausing:
@@ -152,7 +152,7 @@ async def test_a_delivery_that_is_never_settled_loses_its_lease_after_the_time_o
 
     await until(runs_again)
     assert begun.attempt == 2
-    await begun.succeed()
+    await begun.execution.succeed()
 
 
 async def test_draining_waits_for_what_is_being_executed(subscribe: MakeSubscription) -> None:
@@ -160,7 +160,7 @@ async def test_draining_waits_for_what_is_being_executed(subscribe: MakeSubscrip
     begun = await ledger.begin(PAY)
     assert await ledger.drain(0.05) == 1
     draining = asyncio.create_task(ledger.drain(PATIENCE))
-    await begun.succeed()
+    await begun.execution.succeed()
     assert await draining == 0
 
 
@@ -169,4 +169,4 @@ async def test_two_deliveries_at_once_run_once(subscribe: MakeSubscription) -> N
     running = [begun for begun in made if begun.run]
     assert len(running) == 1
     assert {begun.decision for begun in made if not begun.run} == {DeliveryDecision.IN_FLIGHT}
-    await running[0].succeed()
+    await running[0].execution.succeed()

@@ -39,7 +39,7 @@ def counted(registry: CollectorRegistry) -> tuple[float | None, float | None]:
 async def test_after_a_success_it_is_a_duplicate(
     ledger: Subscription, registry: CollectorRegistry, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await (await ledger.begin(PAY)).succeed(b"5")
+    await (await ledger.begin(PAY)).execution.succeed(b"5")
     again = await ledger.begin(PAY)
     assert (again.decision, again.mismatch) == (DeliveryDecision.DUPLICATE, False)
     other = await ledger.begin(OTHER)
@@ -56,28 +56,28 @@ async def test_in_flight_it_comes_again_without_a_warning(
     other = await ledger.begin(OTHER)
     assert (other.decision, other.action, other.mismatch) == (DeliveryDecision.IN_FLIGHT, Action.REDELIVER, False)
     assert (counted(registry), LINE in caplog.text) == ((0, 0), False)
-    await begun.succeed()
+    await begun.execution.succeed()
 
 
 async def test_after_a_failure_it_is_the_next_attempt_and_the_last_one_counts(
     ledger: Subscription, registry: CollectorRegistry, records: Records
 ) -> None:
-    await (await ledger.begin(PAY)).fail("no")
+    await (await ledger.begin(PAY)).execution.fail("no")
     other = await ledger.begin(OTHER)
     assert (other.run, other.attempt, other.mismatch) == (True, 2, True)
-    await other.fail("no")
-    assert other.action is Action.DEAD_LETTER
+    await other.execution.fail("no")
+    assert other.execution.action is Action.DEAD_LETTER
     assert [(await ledger.begin(each)).decision for each in (PAY, OTHER)] == [DeliveryDecision.EXHAUSTED] * 2
     assert counted(registry) == (2, 0)
 
 
 async def test_under_a_former_name_it_is_a_duplicate_too(subscribe: MakeSubscription) -> None:
-    await (await subscribe("ledger").begin(PAY)).succeed(b"5")
+    await (await subscribe("ledger").begin(PAY)).execution.succeed(b"5")
     other = await subscribe("ledger-2", aliases=("ledger",), on_mismatch="warn").begin(OTHER)
     assert (other.decision, other.mismatch, other.result) == (DeliveryDecision.DUPLICATE, True, b"5")
 
 
 async def test_it_is_a_dead_letter_otherwise(subscribe: MakeSubscription) -> None:
-    await (await subscribe("ledger").begin(PAY)).succeed(b"5")
+    await (await subscribe("ledger").begin(PAY)).execution.succeed(b"5")
     other = await subscribe("ledger").begin(OTHER)
     assert (other.decision, other.mismatch, other.result) == (DeliveryDecision.MISMATCH, False, None)

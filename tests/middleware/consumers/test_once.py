@@ -1,4 +1,4 @@
-"""A delivery as a loop of zero or one rounds, or as a context: what is not to be executed, and what each way out records."""
+"""A delivery as a loop of zero or one rounds: what is not to be executed, and what each way out records."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -11,6 +11,7 @@ from oncegate import (
     Begun,
     Delivery,
     DeliveryDecision,
+    Execution,
     NotProcessed,
     NotRecorded,
     NotRetryable,
@@ -32,8 +33,8 @@ class Abort(BaseException):
 
 async def consume(once: Once, effects: list[str], *, ends: str = "") -> None:
     async for attempt in once:
-        async with attempt as begun:
-            effects.append(f"attempt {begun.attempt}")
+        async with attempt as execution:
+            effects.append(f"attempt {execution.attempt}")
             if ends == "break":
                 break
             if ends == "return":
@@ -41,23 +42,15 @@ async def consume(once: Once, effects: list[str], *, ends: str = "") -> None:
             if ends == "continue":
                 continue
             if ends == "succeed":
-                await begun.succeed(b"7")
+                await execution.succeed(b"7")
 
 
-WAYS = pytest.mark.parametrize("way", ["once", "delivery"])
-
-
-async def execute(subscription: Subscription, way: str, body: Callable[[Begun], Awaitable[object]]) -> Begun:
-    """Has ``body`` executed for `PAY` as a loop's body, or as a context's; what became of it."""
-    if way == "delivery":
-        async with subscription.delivery(PAY) as begun:
-            if begun.run:
-                await body(begun)
-        return begun
+async def execute(subscription: Subscription, body: Callable[[Execution], Awaitable[object]]) -> Begun:
+    """Has ``body`` executed for `PAY`; what became of it."""
     once = subscription.once(PAY)
     async for attempt in once:
-        async with attempt as begun:
-            await body(begun)
+        async with attempt as execution:
+            await body(execution)
     assert once.begun
     assert once.action is once.begun.action
     return once.begun
@@ -94,27 +87,24 @@ async def test_what_is_not_to_be_executed_is_not_reached(subscribe: MakeSubscrip
         await consume(once, effects)
         assert once.action is action
     assert effects == []
-    await first.succeed()
+    await first.execution.succeed()
 
 
-@WAYS
-async def test_a_failure_that_is_given_is_left_quietly(subscribe: MakeSubscription, records: Records, way: str) -> None:
-    begun = await execute(subscribe("ledger"), way, lambda begun: begun.fail("no"))
+async def test_a_failure_that_is_given_is_left_quietly(subscribe: MakeSubscription, records: Records) -> None:
+    begun = await execute(subscribe("ledger"), lambda execution: execution.fail("no"))
     assert begun.action is Action.REDELIVER
     assert await records.state("ledger") is State.FAILED
 
 
-@WAYS
-async def test_to_leave_normally_is_success(subscribe: MakeSubscription, records: Records, way: str) -> None:
-    begun = await execute(subscribe("ledger"), way, lambda _: asyncio.sleep(0))
+async def test_to_leave_normally_is_success(subscribe: MakeSubscription, records: Records) -> None:
+    begun = await execute(subscribe("ledger"), lambda _: asyncio.sleep(0))
     assert begun.action is Action.ACKNOWLEDGE
     assert await records.state("ledger") is State.SUCCEEDED
 
 
-@WAYS
-async def test_a_result_that_is_given_is_kept(subscribe: MakeSubscription, way: str) -> None:
+async def test_a_result_that_is_given_is_kept(subscribe: MakeSubscription) -> None:
     for _ in range(2):
-        begun = await execute(subscribe("ledger"), way, lambda begun: begun.succeed(b"7"))
+        begun = await execute(subscribe("ledger"), lambda execution: execution.succeed(b"7"))
         assert begun.action is Action.ACKNOWLEDGE
     assert (begun.decision, begun.result) == (DeliveryDecision.DUPLICATE, b"7")
 
@@ -131,18 +121,17 @@ async def test_a_result_that_is_given_is_kept(subscribe: MakeSubscription, way: 
         (StopAsyncIteration("no"), State.FAILED, Action.REDELIVER),
     ],
 )
-@WAYS
 async def test_an_exception_is_recorded_and_goes_on(
-    subscribe: MakeSubscription, records: Records, way: str, raised: BaseException, state: State | None, action: Action
+    subscribe: MakeSubscription, records: Records, raised: BaseException, state: State | None, action: Action
 ) -> None:
-    reached: list[Begun] = []
+    reached: list[Execution] = []
 
-    async def body(begun: Begun) -> None:
-        reached.append(begun)
+    async def body(execution: Execution) -> None:
+        reached.append(execution)
         raise raised
 
     try:
-        await execute(subscribe("ledger"), way, body)
+        await execute(subscribe("ledger"), body)
     except BaseException as error:  # whatever it is
         met: BaseException = error
     assert met is raised or met.__cause__ is raised
@@ -150,44 +139,36 @@ async def test_an_exception_is_recorded_and_goes_on(
     assert await records.state("ledger") is state
 
 
-@WAYS
-async def test_an_exception_after_the_success_changes_nothing(
-    subscribe: MakeSubscription, records: Records, way: str
-) -> None:
-    reached: list[Begun] = []
+async def test_an_exception_after_the_success_changes_nothing(subscribe: MakeSubscription, records: Records) -> None:
+    reached: list[Execution] = []
 
-    async def body(begun: Begun) -> None:
-        reached.append(begun)
-        await begun.succeed()
+    async def body(execution: Execution) -> None:
+        reached.append(execution)
+        await execution.succeed()
         raise ConnectionError("no answer")
 
     with pytest.raises(ConnectionError):
-        await execute(subscribe("ledger"), way, body)
+        await execute(subscribe("ledger"), body)
     assert reached[0].action is Action.ACKNOWLEDGE
     assert await records.state("ledger") is State.SUCCEEDED
 
 
 @pytest.mark.parametrize("ending", [KeyboardInterrupt(), SystemExit(3)])
-@WAYS
 async def test_the_end_of_the_process_leaves_an_unknown_outcome(
-    subscribe: MakeSubscription, records: Records, way: str, ending: BaseException
+    subscribe: MakeSubscription, records: Records, ending: BaseException
 ) -> None:
-    async def body(_: Begun) -> None:
+    async def body(_: Execution) -> None:
         raise ending
 
     with pytest.raises(type(ending)):
-        await execute(subscribe("ledger"), way, body)
+        await execute(subscribe("ledger"), body)
     assert await records.state("ledger") is State.UNKNOWN
 
 
-@WAYS
 async def test_a_generator_that_is_closed_in_the_middle_lets_its_lease_go(
-    subscribe: MakeSubscription, records: Records, way: str
+    subscribe: MakeSubscription, records: Records
 ) -> None:
     async def parts() -> AsyncIterator[int]:
-        if way == "delivery":
-            async with subscribe("ledger").delivery(PAY):
-                yield 1
         async for attempt in subscribe("ledger").once(PAY):
             async with attempt:
                 yield 1
@@ -224,33 +205,29 @@ def test_what_is_closed_after_its_loop_ends_quietly() -> None:
     held.pop().close()
 
 
-@WAYS
 async def test_a_success_that_is_refused_raises(
-    subscribe: MakeSubscription, records: Records, elsewhere: Elsewhere, way: str
+    subscribe: MakeSubscription, records: Records, elsewhere: Elsewhere
 ) -> None:
-    reached: list[Begun] = []
+    reached: list[Execution] = []
 
-    async def body(begun: Begun) -> None:
-        reached.append(begun)
+    async def body(execution: Execution) -> None:
+        reached.append(execution)
         elsewhere(taking_over(records.of("ledger")))
 
     with pytest.raises(NotRecorded) as refusal:
-        await execute(subscribe("ledger", lease=0.3), way, body)
+        await execute(subscribe("ledger", lease=0.3), body)
     assert refusal.value.recording is Recording.REFUSED
     assert reached[0].action is Action.REDELIVER
 
 
-@WAYS
-async def test_to_be_cancelled_leaves_an_unknown_outcome(
-    subscribe: MakeSubscription, records: Records, way: str
-) -> None:
+async def test_to_be_cancelled_leaves_an_unknown_outcome(subscribe: MakeSubscription, records: Records) -> None:
     began = asyncio.Event()
 
-    async def body(_: Begun) -> None:
+    async def body(_: Execution) -> None:
         began.set()
         await asyncio.sleep(PATIENCE)
 
-    task = asyncio.create_task(execute(subscribe("ledger"), way, body))
+    task = asyncio.create_task(execute(subscribe("ledger"), body))
     await began.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

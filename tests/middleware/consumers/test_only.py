@@ -79,7 +79,7 @@ async def test_what_is_made_for_each_message_is_one_handler() -> None:
         for amount in (1, 2):
             begun = await one.execute(Delivery(f"{amount}"), make(amount))
             assert begun.run
-            assert begun.raised is None
+            assert begun.execution.raised is None
 
 
 async def test_one_function_may_have_two_sources() -> None:

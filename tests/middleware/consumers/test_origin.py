@@ -42,7 +42,7 @@ async def test_every_decision_brings_them(subscribe: MakeSubscription, caplog: p
         begun = await ledger.begin(Delivery(key, message_id="m-1", correlation="c-1"))
         assert begun.origin == ("m-1", "c-1")
         if begun.run:
-            await begun.fail("no")
+            await begun.execution.fail("no")
     lines = [each.getMessage() for each in caplog.records]
     assert lines
     assert {line.partition(": ")[0].partition(", ")[2] for line in lines} == {"message m-1, correlation c-1"}, lines

@@ -72,7 +72,7 @@ async def test_without_the_cache_nothing_runs_and_nothing_counts(
     server.start()
     begun = await ledger.begin(PAY)
     assert (begun.decision, begun.attempt) == (DeliveryDecision.RUN, 1)
-    await begun.succeed()
+    await begun.execution.succeed()
 
 
 async def test_without_the_cache_a_delivery_runs_unprotected_where_it_may(
@@ -82,8 +82,8 @@ async def test_without_the_cache_a_delivery_runs_unprotected_where_it_may(
     server.stop()
     begun = await ledger.begin(PAY)
     assert (begun.run, begun.attempt) == (True, 0)
-    assert await begun.succeed() is Recording.NO_RECORD
-    assert begun.action is Action.ACKNOWLEDGE
+    assert await begun.execution.succeed() is Recording.NO_RECORD
+    assert begun.execution.action is Action.ACKNOWLEDGE
 
 
 async def test_a_claim_whose_answer_was_lost_does_not_count(
@@ -100,7 +100,7 @@ async def test_a_claim_whose_answer_was_lost_does_not_count(
 
     await until(runs)
     assert begun.attempt == 1
-    await begun.succeed()
+    await begun.execution.succeed()
 
 
 async def test_a_claim_that_is_won_late_is_recorded_where_it_runs_all_the_same(
@@ -112,7 +112,7 @@ async def test_a_claim_that_is_won_late_is_recorded_where_it_runs_all_the_same(
     assert (begun.run, begun.attempt) == (True, 0)
 
     await records.until("ledger", State.IN_FLIGHT)
-    assert await begun.succeed(b"7") is Recording.RECORDED
+    assert await begun.execution.succeed(b"7") is Recording.RECORDED
     assert await records.state("ledger") is State.SUCCEEDED
     assert await ledger.drain(PATIENCE) == 0
 
@@ -148,18 +148,18 @@ async def test_a_success_is_not_acknowledged_before_it_is_recorded(
 ) -> None:
     begun = await subscribe("ledger", record_timeout=0.1).begin(PAY)
     server.stop()
-    recording = await begun.succeed(b"7")
-    assert (recording, bool(recording), begun.action) == (Recording.PENDING, False, Action.REDELIVER)
+    recording = await begun.execution.succeed(b"7")
+    assert (recording, bool(recording), begun.execution.action) == (Recording.PENDING, False, Action.REDELIVER)
     server.start()
-    assert await begun.recorded(PATIENCE) is Recording.RECORDED
-    assert begun.action is Action.ACKNOWLEDGE
+    assert await begun.execution.recorded(PATIENCE) is Recording.RECORDED
+    assert begun.execution.action is Action.ACKNOWLEDGE
     assert (await subscribe("ledger").begin(PAY)).result == b"7"
 
 
 async def test_succeed_waits_for_the_cache_to_come_back(subscribe: MakeSubscription, server: RedisServer) -> None:
     begun = await subscribe("ledger", record_timeout=PATIENCE).begin(PAY)
     server.stop()
-    succeeding = asyncio.create_task(begun.succeed())
+    succeeding = asyncio.create_task(begun.execution.succeed())
     server.start()
     assert await succeeding is Recording.RECORDED
 
@@ -170,19 +170,23 @@ async def test_a_last_failure_is_dead_lettered_although_its_record_waits(
     ledger = subscribe("ledger", record_timeout=0.1, max_attempts=1)
     begun = await ledger.begin(PAY)
     server.stop()
-    assert await begun.fail("no") is Recording.PENDING
-    assert begun.action is Action.DEAD_LETTER
+    assert await begun.execution.fail("no") is Recording.PENDING
+    assert begun.execution.action is Action.DEAD_LETTER
     server.start()
     assert await ledger.drain(PATIENCE) == 0
     assert await records.state("ledger") is State.FAILED
 
 
-async def test_a_success_that_is_not_recorded_yet_raises_out_of_the_context(
+async def test_a_success_that_is_not_recorded_yet_raises_out_of_the_loop(
     subscribe: MakeSubscription, server: RedisServer
 ) -> None:
+    async def consume() -> None:
+        async for attempt in subscribe("ledger", record_timeout=0.1).once(PAY):
+            async with attempt:
+                server.stop()
+
     with pytest.raises(NotRecorded) as refusal:
-        async with subscribe("ledger", record_timeout=0.1).delivery(PAY):
-            server.stop()
+        await consume()
     assert refusal.value.recording is Recording.PENDING
     server.start()
 
@@ -193,7 +197,7 @@ async def test_what_waits_to_be_recorded_does_not_run_again_here_after_its_lease
     ledger = subscribe("ledger", lease=0.3, record_timeout=0.1)
     begun = await ledger.begin(PAY)
     server.stop()
-    assert await begun.succeed() is Recording.PENDING
+    assert await begun.execution.succeed() is Recording.PENDING
     await asyncio.sleep(0.4)  # nothing is there that would tell of the lapse
     server.start()
     while (again := await ledger.begin(PAY)).decision is not DeliveryDecision.DUPLICATE:
@@ -210,7 +214,7 @@ async def test_a_first_execution_costs_two_commands_and_a_duplicate_one(
     await cache.get("warm:up")
     ledger = subscribe("ledger")
     with server.monitored() as first:
-        await (await ledger.begin(PAY)).succeed()
+        await (await ledger.begin(PAY)).execution.succeed()
     with server.monitored() as duplicate:
         assert (await ledger.begin(PAY)).action is Action.ACKNOWLEDGE
     assert ([line.split()[0] for line in first], len(duplicate)) == (["EVALSHA"] * 2, 1)
@@ -226,7 +230,7 @@ async def test_a_command_of_the_gateway_costs_one_more(
     ledger = subscribe("ledger")
     command = replace(PAY, record=record_id(records.submission), fingerprint=GATEWAYS)
     with server.monitored() as first:
-        await (await ledger.begin(command)).succeed()
+        await (await ledger.begin(command)).execution.succeed()
     with server.monitored() as duplicate:
         assert (await ledger.begin(command)).action is Action.ACKNOWLEDGE
     assert ([line.split()[0] for line in first], len(duplicate)) == (["EVALSHA"] * 3, 2)

@@ -29,7 +29,7 @@ async def test_what_is_no_exception_is_a_failure_too(
     for number, handler in enumerate(handlers, 1):
         subscription = subscribe("ledger")
         begun = await subscription.execute(PAY, handler)
-        assert (begun.action, type(begun.raised), begun.attempt) == (Action.REDELIVER, kind, number)
+        assert (begun.action, type(begun.execution.raised), begun.attempt) == (Action.REDELIVER, kind, number)
         assert await records.state("ledger") is State.FAILED
         await subscription.drain()
         assert subscription.slots == 0
@@ -43,8 +43,9 @@ async def test_what_ends_the_process_goes_on_and_leaves_the_outcome_unknown(
         raise kind
 
     async def by_hand(subscription: Subscription) -> None:
-        async with subscription.delivery(PAY):
-            raise kind
+        async for attempt in subscription.once(PAY):
+            async with attempt:
+                raise kind
 
     runs: list[Callable[[Subscription], Awaitable[object]]] = [
         lambda subscription: subscription.execute(PAY, Handler(kind())),
@@ -67,8 +68,9 @@ async def test_a_consumer_whose_coroutine_is_closed_lets_its_lease_go(
     subscription = subscribe("ledger")
 
     async def by_hand(_: Any, handler: Handler) -> None:
-        async with subscription.delivery(PAY):
-            await handler()
+        async for attempt in subscription.once(PAY):
+            async with attempt:
+                await handler()
 
     consumers: list[Any] = [subscription.execute, by_hand]
     for number, consume in enumerate(consumers, 1):

@@ -3,15 +3,19 @@
 Rules of docs/contract.md: R12.37.
 """
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import create_engine
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
+from sqlalchemy.orm import Session
 
 from oncegate import Action, Delivery, NotProcessed, Subscription
 from oncegate.middleware.consumers import sent_back
-from oncegate.sql import Inbox
+from oncegate.sql import Inbox, SequenceEarly
+from oncegate.sql.inbox.create import create
 
 
 @pytest.fixture(autouse=True)
@@ -74,6 +78,36 @@ async def test_of_a_handler_s_own_error_the_kind_is_logged_and_the_text_is_the_r
     (line,) = lines(caplog)
     assert "NotProcessed" in line
     assert "4111" not in line
+
+
+async def test_what_is_early_by_hand_is_seen_in_each_way_to_deliver(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its truth ends the transaction; a consumer that only sent it back would be silent, and fill the broker's window."""
+    await asyncio.to_thread(create, f"sqlite:///{tmp_path}/shop.db", None)
+    engine = create_engine(f"sqlite:///{tmp_path}/shop.db")
+    ledger, subscription = Inbox("ledger", order="contiguous"), Subscription("ledger", cache="memory://")
+    early = Delivery("k-2", b"{}", aggregate="account-7", sequence=2)
+
+    def book() -> None:
+        with Session(engine) as session:
+            assert ledger.first(session, "k-2", aggregate="account-7", sequence=2)
+
+    begun = await subscription.execute(early, book)
+    assert (begun.action, "transaction parks it" in begun.reason) == (Action.REDELIVER, True)
+    (line,) = lines(caplog)
+    assert "SequenceEarly: record" in line
+    sent_back._logged.clear()
+
+    async def by_once() -> None:
+        async for attempt in subscription.once(early):
+            async with attempt:
+                book()
+
+    with pytest.raises(SequenceEarly):
+        await by_once()
+    assert len(lines(caplog)) == 2
+    engine.dispose()
 
 
 @pytest.mark.interpreted

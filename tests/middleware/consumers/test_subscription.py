@@ -22,8 +22,8 @@ from tests.middleware.deliveries import PAY, PAYLOAD, Records, decided
 async def test_a_redelivered_command_that_succeeded_is_a_duplicate(subscribe: MakeSubscription) -> None:
     first = await subscribe("ledger").begin(PAY)
     assert (first.decision, first.action, first.attempt) == (DeliveryDecision.RUN, Action.RUN, 1)
-    assert await first.succeed(b'{"number": 1}') is Recording.RECORDED
-    assert first.action is Action.ACKNOWLEDGE
+    assert await first.execution.succeed(b'{"number": 1}') is Recording.RECORDED
+    assert first.execution.action is Action.ACKNOWLEDGE
     again = await subscribe("ledger").begin(PAY)
     assert (again.decision, again.action, again.attempt) == (DeliveryDecision.DUPLICATE, Action.ACKNOWLEDGE, 1)
     assert again.result == b'{"number": 1}'
@@ -34,14 +34,14 @@ async def test_a_command_in_flight_elsewhere_is_not_acknowledged(subscribe: Make
     first = await subscribe("ledger").begin(PAY)
     other = await subscribe("ledger").begin(PAY)
     assert (other.decision, other.action) == (DeliveryDecision.IN_FLIGHT, Action.REDELIVER)
-    await first.succeed()
+    await first.execution.succeed()
 
 
 async def test_each_consumer_executes_a_command_once(subscribe: MakeSubscription, records: Records) -> None:
     for consumer in ("ledger", "mail"):
         begun = await subscribe(consumer).begin(PAY)
         assert begun.run
-        await begun.succeed()
+        await begun.execution.succeed()
         assert await records.state(consumer) is State.SUCCEEDED
 
 
@@ -49,8 +49,8 @@ async def test_a_command_that_failed_is_tried_again_and_its_error_is_kept(
     subscribe: MakeSubscription, records: Records
 ) -> None:
     first = await subscribe("ledger").begin(PAY)
-    assert await first.fail(ValueError("no such account")) is Recording.RECORDED
-    assert first.action is Action.REDELIVER
+    assert await first.execution.fail(ValueError("no such account")) is Recording.RECORDED
+    assert first.execution.action is Action.REDELIVER
     record = await records.execution("ledger")
     assert record
     assert record.response
@@ -58,22 +58,22 @@ async def test_a_command_that_failed_is_tried_again_and_its_error_is_kept(
     assert await records.kept("ledger") == (State.FAILED, 1, b'{"type":"ValueError","message":"no such account"}')
     second = await subscribe("ledger").begin(PAY)
     assert (second.decision, second.attempt) == (DeliveryDecision.RUN, 2)
-    await second.succeed()
+    await second.execution.succeed()
 
 
 async def test_an_error_never_overwrites_a_success(subscribe: MakeSubscription, records: Records) -> None:
     begun = await subscribe("ledger").begin(PAY)
-    await begun.succeed(b"1")
-    await begun.fail("the acknowledgement did not work")
-    assert begun.action is Action.ACKNOWLEDGE
+    await begun.execution.succeed(b"1")
+    await begun.execution.fail("the acknowledgement did not work")
+    assert begun.execution.action is Action.ACKNOWLEDGE
     assert await records.state("ledger") is State.SUCCEEDED
 
 
 async def test_a_later_outcome_changes_nothing_of_what_the_broker_is_told(subscribe: MakeSubscription) -> None:
     begun = await subscribe("ledger").begin(PAY)
-    await begun.fail("no such account", final=True)
-    await begun.succeed(b"1")
-    assert (begun.action, begun.reason) == (Action.DEAD_LETTER, "no such account")
+    await begun.execution.fail("no such account", final=True)
+    await begun.execution.succeed(b"1")
+    assert (begun.execution.action, begun.execution.begun.reason) == (Action.DEAD_LETTER, "no such account")
 
 
 async def test_failures_and_unknown_outcomes_are_kept_for_ttl_so_that_attempts_are_counted_over_any_pause(
@@ -81,39 +81,39 @@ async def test_failures_and_unknown_outcomes_are_kept_for_ttl_so_that_attempts_a
 ) -> None:
     for outcome in ("fail", "unknown"):
         begun = await subscribe("ledger", ttl=7200).begin(PAY)
-        await (begun.fail("no") if outcome == "fail" else begun.unknown())
+        await (begun.execution.fail("no") if outcome == "fail" else begun.execution.unknown())
         assert 7_000_000 < (await read(records.cache, records.of("ledger"))).remaining_ms <= 7_200_000
 
 
 async def test_a_released_attempt_does_not_count(subscribe: MakeSubscription, records: Records) -> None:
     first = await subscribe("ledger", max_attempts=1).begin(PAY)
-    await first.release()
-    assert first.action is Action.REDELIVER
+    await first.execution.release()
+    assert first.execution.action is Action.REDELIVER
     assert await records.state("ledger") is None
     second = await subscribe("ledger", max_attempts=1).begin(PAY)
     assert (second.decision, second.attempt) == (DeliveryDecision.RUN, 1)
-    await second.succeed()
+    await second.execution.succeed()
 
 
 async def test_an_unknown_outcome_is_tried_again_and_counts(subscribe: MakeSubscription, records: Records) -> None:
     first = await subscribe("ledger").begin(PAY)
-    await first.unknown("the connection broke")
-    assert first.action is Action.REDELIVER
+    await first.execution.unknown("the connection broke")
+    assert first.execution.action is Action.REDELIVER
     assert await records.state("ledger") is State.UNKNOWN
     second = await subscribe("ledger").begin(PAY)
     assert (second.decision, second.attempt) == (DeliveryDecision.RUN, 2)
-    await second.succeed()
+    await second.execution.succeed()
 
 
 async def test_a_result_is_kept_as_it_is_or_not_at_all(subscribe: MakeSubscription) -> None:
     ledger = subscribe("ledger", max_result=10)
     upstreams = StoredResponse(201, ((b"location", b"/payments/7"),), b"created", 1)
-    await (await ledger.begin(Delivery("upstream's"))).succeed(upstreams)
+    await (await ledger.begin(Delivery("upstream's"))).execution.succeed(upstreams)
     assert (await ledger.begin(Delivery("upstream's"))).response == upstreams
     for result in (b"x" * 11, StoredResponse(201, (), b"x" * 11, 1)):
         too_large = Delivery(f"large {type(result)}")
         begun = await ledger.begin(too_large)
-        assert await begun.succeed(result)
+        assert await begun.execution.succeed(result)
         again = await ledger.begin(too_large)
         assert (again.decision, again.result) == (DeliveryDecision.DUPLICATE, None)
 
@@ -125,22 +125,22 @@ async def test_a_result_is_kept_as_it_is_or_not_at_all(subscribe: MakeSubscripti
 async def test_another_payload_under_the_same_key_never_runs(subscribe: MakeSubscription, state: str) -> None:
     first = await subscribe("ledger").begin(PAY)
     if state == "succeeded":
-        await first.succeed()
+        await first.execution.succeed()
     elif state == "failed":
-        await first.fail("no")
+        await first.execution.fail("no")
     elif state == "unknown":
-        await first.unknown()
+        await first.execution.unknown()
     other = await subscribe("ledger").begin(Delivery("key-1", b'{"amount": 500}'))
     assert (other.decision, other.action) == (DeliveryDecision.MISMATCH, Action.DEAD_LETTER)
     if state == "in-flight":
-        await first.succeed()
+        await first.execution.succeed()
 
 
 async def test_callers_do_not_share_keys(subscribe: MakeSubscription) -> None:
     for caller in ("", "alice", "bob"):
         begun = await subscribe("ledger").begin(Delivery("key-1", PAYLOAD, caller=caller))
         assert begun.run
-        await begun.succeed()
+        await begun.execution.succeed()
 
 
 # -- attempts run out -------------------------------------------------------------------------------------------------
@@ -149,8 +149,8 @@ async def test_callers_do_not_share_keys(subscribe: MakeSubscription) -> None:
 async def use_up(subscription: Subscription, delivery: Delivery = PAY) -> Begun:
     """Fail until the delivery is not to be tried again."""
     while (begun := await subscription.begin(delivery)).run:
-        await begun.fail(ValueError(f"attempt {begun.attempt}"))
-        if begun.action is Action.DEAD_LETTER:
+        await begun.execution.fail(ValueError(f"attempt {begun.attempt}"))
+        if begun.execution.action is Action.DEAD_LETTER:
             break
     return begun
 
@@ -181,7 +181,7 @@ async def test_a_lowered_limit_ends_what_is_over_it_with_its_last_error(
     subscribe: MakeSubscription, records: Records
 ) -> None:
     for _ in range(2):
-        await (await subscribe("ledger", max_attempts=0).begin(PAY)).fail(ValueError("no"))
+        await (await subscribe("ledger", max_attempts=0).begin(PAY)).execution.fail(ValueError("no"))
     begun = await subscribe("ledger", max_attempts=1).begin(PAY)
     assert begun.decision is DeliveryDecision.EXHAUSTED
     assert await records.kept("ledger") == (State.FAILED, 2, b'{"type":"ValueError","message":"no","dead":true}')
@@ -191,14 +191,14 @@ async def test_without_a_limit_a_command_is_tried_for_ever(subscribe: MakeSubscr
     for attempt in range(1, 9):
         begun = await subscribe("ledger", max_attempts=0).begin(PAY)
         assert (begun.run, begun.attempt) == (True, attempt)
-        await begun.fail("no")
-        assert begun.action is Action.REDELIVER
+        await begun.execution.fail("no")
+        assert begun.execution.action is Action.REDELIVER
 
 
 async def test_a_final_failure_is_dead_at_once(subscribe: MakeSubscription) -> None:
     begun = await subscribe("ledger").begin(PAY)
-    await begun.fail(ValueError("not a number"), final=True, status=422)
-    assert begun.action is Action.DEAD_LETTER
+    await begun.execution.fail(ValueError("not a number"), final=True, status=422)
+    assert begun.execution.action is Action.DEAD_LETTER
     again = await subscribe("ledger").begin(PAY)
     assert again.decision is DeliveryDecision.EXHAUSTED
     assert again.response is not None
@@ -214,7 +214,7 @@ async def test_a_command_that_an_operator_drove_again_has_all_its_attempts(subsc
     assert await decided(ledger) is DeliveryDecision.EXHAUSTED, "the copy from before counts them all"
     begun = await ledger.begin(Delivery("key-1", PAYLOAD, attempts_before=4))
     assert begun.run
-    await begun.succeed()
+    await begun.execution.succeed()
     assert await decided(ledger) is DeliveryDecision.DUPLICATE
 
 
@@ -227,7 +227,7 @@ async def test_more_than_max_in_flight_are_redelivered(subscribe: MakeSubscripti
     for delivery in (Delivery("key-2"), Delivery(None)):
         begun = await ledger.begin(delivery)
         assert (begun.decision, begun.action) == (DeliveryDecision.UNAVAILABLE, Action.REDELIVER)
-    await first.succeed()
+    await first.execution.succeed()
     assert await decided(ledger) is DeliveryDecision.DUPLICATE
     assert await decided(ledger, Delivery("key-2")) is DeliveryDecision.RUN
 
@@ -246,7 +246,7 @@ async def test_a_watch_is_told_by_the_consumers_name(subscribe: MakeSubscription
             events.append(("ended", route))
 
     ledger = subscribe("ledger", watch=Watching())
-    await (await ledger.begin(PAY)).succeed()
+    await (await ledger.begin(PAY)).execution.succeed()
     assert await ledger.drain(30) == 0
     assert events == [("began", "ledger"), (State.SUCCEEDED, "ledger"), ("ended", "ledger")]
 
@@ -256,10 +256,10 @@ async def test_neither_key_nor_payload_is_logged(subscribe: MakeSubscription, ca
     with caplog.at_level(logging.DEBUG):
         ledger = subscribe("ledger", max_attempts=1, max_result=1)
         first = await ledger.begin(secret)
-        await first.fail(ValueError("secret-error"))
-        await first.succeed(b"secret-result")
+        await first.execution.fail(ValueError("secret-error"))
+        await first.execution.succeed(b"secret-result")
         await ledger.begin(secret)
-        await (await subscribe("mail", max_result=1).begin(secret)).succeed(b"secret-result")
+        await (await subscribe("mail", max_result=1).begin(secret)).execution.succeed(b"secret-result")
     assert caplog.records
     assert "secret" not in caplog.text
     assert "secret" not in repr(secret)

@@ -15,7 +15,8 @@ from oncegate import IdempotencyMiddleware, MemoryCache
 from oncegate.cache.errors import CacheUnavailable, RecordUnreadable
 from oncegate.cache.record import Claim, State
 from oncegate.middleware.admission.admission import Verdict
-from oncegate.middleware.admission.attempt import Attempt, LeaseLost, Unconfirmed
+from oncegate.middleware.admission.attempt import Attempt
+from oncegate.middleware.admission.lease import LeaseLost, Unconfirmed
 from oncegate.middleware.http import exchange, keyed_request
 from oncegate.middleware.http.asgi import SCOPE_EXTENSION, AttemptView
 from oncegate.middleware.http.exchange import Exchange, Step
@@ -112,7 +113,7 @@ async def test_it_steps_aside_for_the_attempt_around_it() -> None:
     outer = requests.begun()
     view = AttemptView(1, outer.record, None, outer.attempt.claim.token)
     inner = requests.admitted(b"k", b"{}", (b"prefer", b"wait=5"), extensions={SCOPE_EXTENSION: view})
-    assert inner.admission.wait == 0  # it would wait for itself
+    assert inner.admission.until == 0  # it would wait for itself
     assert requests.claimed(inner) is view
 
 

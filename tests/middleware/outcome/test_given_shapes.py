@@ -19,7 +19,7 @@ from oncegate import (
     Recording,
     Subscription,
 )
-from oncegate.cache.record import Record, State, StoredResponse
+from oncegate.cache.record import Record, StoredResponse
 
 
 async def exchange(
@@ -184,7 +184,8 @@ async def test_a_codec_may_give_a_view() -> None:
 @pytest.mark.parametrize("payload", [bytearray(b"p"), memoryview(b"p")])
 async def test_a_payload_may_be_any_kind_of_bytes(payload: Any) -> None:
     there = Subscription("c", cache=MemoryCache())
-    assert await (await there.begin(Delivery("k", payload))).succeed(bytearray(b"{}"))  # type: ignore[arg-type]  # another shape, on purpose
+    execution = (await there.begin(Delivery("k", payload))).execution
+    assert await execution.succeed(bytearray(b"{}"))  # type: ignore[arg-type]  # another shape, on purpose
     again = await there.begin(Delivery("k", b"p"))
     assert (again.decision.value, again.result) == ("duplicate", b"{}")
     mark = Delivery("k", fingerprint=memoryview(bytes(16)))  # type: ignore[arg-type]  # another shape, on purpose
@@ -213,7 +214,7 @@ async def test_a_success_is_recorded_whatever_its_result_is(given: Any, kept: St
     """What can't be stored is left out; to lose the success for it would have the command executed again."""
     there = Subscription("c", cache=MemoryCache())
     begun: Begun = await there.begin(Delivery("k"))
-    assert await begun.succeed(given) is Recording.RECORDED
+    assert await begun.execution.succeed(given) is Recording.RECORDED
     again = await there.begin(Delivery("k"))
     assert again.decision.value == "duplicate"
     assert again.response is not None
@@ -222,4 +223,4 @@ async def test_a_success_is_recorded_whatever_its_result_is(given: Any, kept: St
     else:
         assert (again.response.status, again.response.body) == (kept.status, kept.body)
         assert isinstance(given, array) or again.response.headers == kept.headers
-    assert State.SUCCEEDED is begun._outcome
+    assert begun.execution.succeeded

@@ -189,7 +189,7 @@ async def test_through_a_url_commands_are_executed_once_and_the_shutdown_closes_
         await call.call(there)
         assert call.status == 201
     assert app.calls == 1
-    cache: Any = there.admissions.in_flight.cache
+    cache: Any = there.admissions.in_flight.shared.cache
     assert cache.client.routes
     messages = iter(["lifespan.startup", "lifespan.shutdown"])
 

@@ -153,10 +153,6 @@ WRONG: dict[str, dict[str, Any]] = {
     "no cache": {},
     "an argument": {"cache": "memory://", "ttl": 5},
     "settings": {"cache": "memory://", "settings": {"ttl": 5}},
-    "a route without a lease": {
-        "cache": "memory://",
-        "routes": [Route(path="/x", lease=0)],
-    },
     "a namespace": {"cache": "memory://", "namespace": "a:b"},
     "a secret": {"cache": "memory://", "secret": "short"},
 }

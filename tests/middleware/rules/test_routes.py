@@ -231,3 +231,14 @@ def test_a_hop_by_hop_field_carries_no_key_and_travels_with_no_command(name: str
     for setting in ({"header": name}, {"aliases": [name]}, {"forward_request_headers": [name]}):
         with pytest.raises(ValidationError, match=name):
             IdempotencySettings.model_validate(setting)
+
+
+@pytest.mark.parametrize(
+    "name", ["oncegate-aggregate", "Oncegate-Sequence", "oncegate-anything", "Idempotency-Attempt"]
+)
+def test_what_a_worker_writes_for_a_service_is_taken_from_no_client(name: str) -> None:
+    """A service behind `worker --forward` believes these, as numbers that the gateway has given out."""
+    with pytest.raises(ValidationError, match="written anew for a command"):
+        IdempotencySettings(forward_request_headers=("x-user", name))
+    with pytest.raises(ValidationError, match="written anew for a command"):
+        Policies(IdempotencySettings(), [route("/x", forward_request_headers=[name])])

@@ -12,14 +12,15 @@ from typing import Any
 
 import pytest
 
-from oncegate import CommandProcessor, Delivery, IdempotencyMiddleware, Subscription
+from oncegate import Action, CommandProcessor, Delivery, IdempotencyMiddleware, Subscription
 from oncegate.cache.errors import CacheUnavailable
 from oncegate.cache.memory.store import MemoryCache
 from oncegate.cache.record import Claim, State
 from oncegate.cache.store import Cache
-from oncegate.middleware.admission.admission import Address, AdmissionRequest, Admissions, Verdict
+from oncegate.middleware.admission.admission import Admissions, Verdict
 from oncegate.middleware.admission.attempt import Attempt
 from oncegate.middleware.admission.gate import GateDecision
+from oncegate.middleware.admission.request import Address, AdmissionRequest, Rotation
 from oncegate.middleware.consumers.addresses import delivery_fingerprint
 from oncegate.middleware.rules.digests import UNKEYED, given_digests
 from oncegate.middleware.rules.key import fingerprint, forgiving, record_id, record_key
@@ -102,10 +103,8 @@ def admission_request(secret: Any, policy: Any, body: bytes = b"{}") -> Admissio
 
     digests = given_digests(secret)
     first = address(digests)
-    request = AdmissionRequest(first.key, first.fingerprint, policy, whole=first.whole)
-    if digests.former is not None:
-        request.other = address(digests.former)
-    return request
+    rotation = None if digests.former is None else Rotation(first, address(digests.former))
+    return AdmissionRequest(first.key, first.fingerprint, policy, whole=first.whole, rotation=rotation)
 
 
 POLICY = compile_policy(IdempotencySettings(on_error="retry"))
@@ -227,8 +226,8 @@ async def test_commands_of_a_processor_and_messages_are_digested_and_found_alike
         processor = CommandProcessor[int, None](runs.append, name="p", cache=cache, secret=secrets)
         await processor.process(1, idempotency_key=key)
         subscription = Subscription("billing", cache=cache, secret=secrets)
-        async with subscription.delivery(Delivery(key, PAYLOAD)) as begun:
-            if begun.run:
+        async for attempt in subscription.once(Delivery(key, PAYLOAD)):
+            async with attempt:
                 runs.append(2)
     # By both secrets: twice by one alone, which don't know of each other, and once where both are in use.
     assert sorted(runs) == [1, 1, 1, 2, 2, 2]
@@ -241,11 +240,12 @@ async def test_a_message_is_executed_once_by_consumers_with_the_secrets_in_eithe
         nonlocal runs
         async with asyncio.timeout(30):
             while True:
-                async with subscription.delivery(delivery) as begun:
-                    if begun.run:
+                once = subscription.once(delivery)
+                async for attempt in once:
+                    async with attempt:
                         runs += 1
                         await asyncio.sleep(0)
-                if begun.action == "acknowledge":
+                if once.action is Action.ACKNOWLEDGE:
                     return
                 await asyncio.sleep(0.001)
 
@@ -281,7 +281,8 @@ async def test_attempts_at_a_message_with_a_gateway_s_id_go_on_under_the_new_sec
         begun = await Subscription("billing", cache=cache, secret=secrets).begin(delivery)
         assert (begun.decision, begun.attempt, begun.mismatch) == ("run", number, False)
         old = delivery_fingerprint(delivery, given_digests(OLD))
-        assert begun.fingerprint == old
+        context = begun.execution.context
+        assert context.fingerprint == old
         if secrets is not OLD:
-            assert begun.other == (delivery.record, delivery_fingerprint(delivery, given_digests(NEW)))
-        await begun.fail("not yet")
+            assert context.other == (delivery.record, delivery_fingerprint(delivery, given_digests(NEW)))
+        await begun.execution.fail("not yet")

@@ -275,6 +275,26 @@ async def test_unknown_keys_make_no_more_than_a_fetch_per_interval(
     assert there.server.fetched == 1
 
 
+async def test_a_key_that_is_renewed_under_its_id_counts_at_once(there: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not first after an hour; and who forges signatures has it read no more often than once in an interval."""
+    monkeypatch.setattr(key_source, "REFRESH_INTERVAL", 0.001)
+    made = door(app := Answering(201), there.jwt)
+    assert (await made.send(headers=there.issuer.lines())).status == 201
+    there.issuer.keys = [SigningKey(there.issuer.keys[-1].identifier)]
+    there.server.body = there.issuer.jwks()
+    assert (await made.send(headers=there.issuer.lines())).replayed
+    assert app.calls == 1
+    monkeypatch.setattr(key_source, "REFRESH_INTERVAL", 3600.0)
+    there.server.fetched = 0
+    made = door(Answering(201), there.jwt)
+    await made.send(headers=there.issuer.lines())
+    for _ in range(20):
+        forged = there.issuer.lines(key=SigningKey(there.issuer.keys[-1].identifier))
+        answer = await made.send(headers=forged)
+        assert (answer.status, answer.problem["detail"]) == (401, "The token's signature doesn't hold.")
+    assert there.server.fetched == 1
+
+
 async def test_a_file_is_read_anew_for_a_key_that_is_not_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(key_source, "REFRESH_INTERVAL", 0.001)
     issuer = Issuer()

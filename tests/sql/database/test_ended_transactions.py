@@ -43,7 +43,7 @@ def test_a_handler_that_ends_the_transaction_is_refused(place: Place, ends: str)
         pays(session, payload)
 
     begun = consume(place.handler(billing, work))
-    assert isinstance(begun.raised, InboxMisused), begun.raised
+    assert isinstance(begun.execution.raised, InboxMisused), begun.execution.raised
     assert begun.action is Action.REDELIVER
     assert (place.effects(), place.markers()) == ([], [])
 
@@ -65,7 +65,7 @@ def test_so_is_one_that_executes_what_ends_it_alone_or_behind_another_statement(
             connection.exec_driver_sql(statement) if raw else session.execute(text(statement))
 
         begun = consume(place.handler(billing, work))
-        assert isinstance(begun.raised, InboxMisused), (statement, begun.raised)
+        assert isinstance(begun.execution.raised, InboxMisused), (statement, begun.execution.raised)
         assert statement not in sent
         assert (place.effects(), place.markers()) == ([], [])
     if place.is_postgresql:  # afterwards the connection is anybody's
@@ -82,7 +82,7 @@ def test_a_commit_in_disguise_is_noticed_at_least(place: Place) -> None:
         session.connection().connection.dbapi_connection.commit()  # type: ignore[union-attr]  # it is connected
 
     begun = consume(place.handler(billing, work))
-    assert isinstance(begun.raised, InboxMisused), begun.raised
+    assert isinstance(begun.execution.raised, InboxMisused), begun.execution.raised
     assert begun.action is Action.REDELIVER
 
 
@@ -139,7 +139,7 @@ def test_a_commit_that_the_database_refuses_has_committed_nothing(place: Place) 
         return [True]
 
     begun = consume(once)
-    assert begun.returned == [True], begun.raised
+    assert begun.execution.returned == [True], begun.execution.raised
     assert place.effects() == ["a"]
 
 
@@ -179,5 +179,5 @@ def test_a_session_of_a_connection_that_was_there_before_is_looked_at_too(tmp_pa
             lambda payload, session: session.execute(text("COMMIT"))
         )
         begun = consume(handler)
-    assert isinstance(begun.raised, InboxMisused), begun.raised
+    assert isinstance(begun.execution.raised, InboxMisused), begun.execution.raised
     assert place.markers() == []

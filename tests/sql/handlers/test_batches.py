@@ -120,7 +120,7 @@ def test_a_batch_is_one_transaction_as_long_as_nothing_fails(place: Place, caplo
         deliveries = [Delivery(str(number), b"p") for number in numbers]
         came_of = await subscription.execute_many(deliveries, pay, numbers)
         assert await subscription.drain() == 0
-        return [(begun.action, begun.returned) for begun in came_of]
+        return [(begun.action, begun.execution.returned) for begun in came_of]
 
     plain = handler(place)
 
@@ -144,7 +144,7 @@ def test_a_result_for_each_message_or_none_at_all(place: Place, returned: Any) -
         return returned
 
     came_of = asyncio.run(consume(place.handler(billing, pay, batch=True), [1, 2]))
-    assert [type(begun.raised) for begun in came_of] == [TypeError, TypeError]
+    assert [type(begun.execution.raised) for begun in came_of] == [TypeError, TypeError]
     assert (place.effects(), place.markers()) == ([], [])
 
 
@@ -157,4 +157,4 @@ def test_outside_of_a_batch_it_is_refused(place: Place) -> None:
 def test_a_handler_of_one_is_refused_in_a_batch(place: Place) -> None:
     single = place.handler(billing, lambda session, payload: None)
     came_of = asyncio.run(consume(single, [1, 2]))
-    assert all("needs transaction(..., batch=True)" in str(begun.raised) for begun in came_of)
+    assert all("needs transaction(..., batch=True)" in str(begun.execution.raised) for begun in came_of)

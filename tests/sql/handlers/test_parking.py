@@ -28,10 +28,10 @@ def test_what_is_early_is_parked_acknowledged_and_follows_in_its_order(place: Pl
     handler = place.handler(inbox(), applies)
     early = consume(handler, *deliveries(3, 4, 2))
     assert [begun.action for begun in early] == [Action.ACKNOWLEDGE] * 3
-    assert all(isinstance(begun.raised, Parked) and not begun.succeeded for begun in early)
+    assert all(isinstance(begun.execution.raised, Parked) and not begun.execution.succeeded for begun in early)
     assert (place.effects(), parked(place)) == ([], [2, 3, 4])
     (first,) = consume(handler, *deliveries(1))
-    assert first.returned == "a001"
+    assert first.execution.returned == "a001"
     assert (place.effects(), parked(place)) == (["a001", "a002", "a003", "a004"], [])
     assert [begun.action for begun in consume(handler, *deliveries(4, 3, 5))] == [Action.ACKNOWLEDGE] * 3
     assert place.effects() == ["a001", "a002", "a003", "a004", "a005"]
@@ -44,10 +44,10 @@ def test_a_parked_one_that_is_delivered_again_is_parked_once_and_keeps_its_resul
     assert parked(place) == [2]
     consume(handler, *deliveries(1))
     (again,) = consume(handler, *deliveries(2))
-    assert (again.action, again.returned) == (Action.ACKNOWLEDGE, "a002")
+    assert (again.action, again.execution.returned) == (Action.ACKNOWLEDGE, "a002")
     consume(handler, *deliveries(4))
     (other,) = consume(handler, Delivery("another", b"p", aggregate="a", sequence=4))
-    assert (type(other.raised), other.action) == (SequenceForked, Action.DEAD_LETTER)
+    assert (type(other.execution.raised), other.action) == (SequenceForked, Action.DEAD_LETTER)
 
 
 @BOTH
@@ -60,7 +60,7 @@ def test_the_hook_counts_no_attempt_and_records_no_success_of_what_is_parked(pla
         return [await subscription.execute(each, handler, each.key) for each in (two, two, one, two)]
 
     found = asyncio.run(run())
-    assert [(begun.attempt, begun.run, begun.succeeded) for begun in found] == [
+    assert [(begun.attempt, begun.run, begun.run and begun.execution.succeeded) for begun in found] == [
         (1, True, False), (1, True, False), (1, True, True), (1, False, False),
     ]  # fmt: skip
     assert found[3].result == b'"a-2"'
@@ -76,7 +76,7 @@ def test_a_number_that_is_parked_while_the_one_before_commits_follows_at_once(pa
         early = pool.submit(consume, handler, *deliveries(two))
         wait_until(is_waiting(place), "it waits")
         held.release()
-        assert early.result(PATIENT)[0].returned == f"a{two:03}"
+        assert early.result(PATIENT)[0].execution.returned == f"a{two:03}"
     assert (place.effects(), parked(place)) == (["a-1", "a-3", "a002", "a004"], [])
 
 
@@ -116,7 +116,7 @@ def test_a_payload_comes_back_as_the_handler_takes_it(tmp_path: Any) -> None:
         ]
 
     done = asyncio.run(run((2, {"a": [1]}), (3, object())))
-    assert [(begun.action, type(begun.raised)) for begun in done] == [
+    assert [(begun.action, type(begun.execution.raised)) for begun in done] == [
         (Action.ACKNOWLEDGE, Parked), (Action.REDELIVER, SequenceEarly),
     ]  # fmt: skip
     asyncio.run(run((1, None)))
@@ -190,7 +190,7 @@ def test_beyond_max_parked_it_is_delivered_again_and_counts_no_attempt(place: Pl
     assert [begun.action for begun in found] == [
         Action.ACKNOWLEDGE, Action.ACKNOWLEDGE, Action.REDELIVER, Action.ACKNOWLEDGE,
     ]  # fmt: skip
-    assert isinstance(found[2].raised, SequenceEarly)
+    assert isinstance(found[2].execution.raised, SequenceEarly)
 
 
 @BOTH
@@ -214,5 +214,5 @@ def test_a_batch_is_refused_where_it_is_defined_and_where_it_is_delivered() -> N
         return await subscription.execute_many(deliveries(1, 2), book, ["one", "two"])
 
     for begun in asyncio.run(run()):
-        assert isinstance(begun.raised, InboxMisused)
-        assert str(begun.raised).endswith("takes one message at a time, by Subscription.execute")
+        assert isinstance(begun.execution.raised, InboxMisused)
+        assert str(begun.execution.raised).endswith("takes one message at a time, by Subscription.execute")

@@ -46,7 +46,7 @@ def consume(
 def test_a_message_is_marked_with_its_effect(place: Place) -> None:
     handler = place.handler(billing, pays)
     (begun,) = consume(handler, "a")
-    assert (begun.action, begun.returned) == (Action.ACKNOWLEDGE, {"paid": "a"})
+    assert (begun.action, begun.execution.returned) == (Action.ACKNOWLEDGE, {"paid": "a"})
     assert (place.effects(), place.markers()) == (["a"], [("billing", begun.record)])
 
 
@@ -55,7 +55,7 @@ def test_what_a_hook_has_forgotten_the_inbox_knows_with_its_result(place: Place)
     handler = place.handler(billing, pays)
     consume(handler, "a")
     (again,) = consume(handler, "a")
-    assert (again.attempt, again.action, again.returned) == (1, Action.ACKNOWLEDGE, {"paid": "a"})
+    assert (again.attempt, again.action, again.execution.returned) == (1, Action.ACKNOWLEDGE, {"paid": "a"})
     assert place.effects() == ["a"]
 
 
@@ -63,7 +63,7 @@ def test_another_payload_is_a_dead_letter(place: Place) -> None:
     handler = place.handler(billing, pays)
     consume(handler, "a", payload=b"5")
     (other,) = consume(handler, "a", payload=b"500")
-    assert isinstance(other.raised, KeyReused)
+    assert isinstance(other.execution.raised, KeyReused)
     assert other.action is Action.DEAD_LETTER
     assert place.effects() == ["a"]
 
@@ -120,7 +120,7 @@ def test_an_error_that_the_handler_goes_on_after_is_no_success(place: Place) -> 
             session.execute(text("SELECT 1/0"))
 
     (begun,) = consume(place.handler(billing, work), "a")
-    assert isinstance(begun.raised, DBAPIError)
+    assert isinstance(begun.execution.raised, DBAPIError)
     assert begun.action is Action.REDELIVER
     assert (place.effects(), place.markers()) == ([], [])
 
@@ -131,7 +131,7 @@ def test_a_conflict_in_the_handler_counts_as_no_attempt(place: Place) -> None:
         session.execute(text("DO $$ BEGIN RAISE EXCEPTION 'x' USING ERRCODE = '40P01'; END $$"))
 
     done = consume(place.handler(billing, work), "a", "a", "a")
-    assert all(isinstance(begun.raised, InboxBusy) for begun in done)
+    assert all(isinstance(begun.execution.raised, InboxBusy) for begun in done)
     assert [(begun.attempt, begun.action) for begun in done] == [(1, Action.REDELIVER)] * 3
 
 
@@ -140,7 +140,7 @@ def test_a_constraint_that_is_violated_is_the_handlers_failure(place: Place) -> 
         session.execute(text("INSERT INTO effects (what) VALUES (NULL)"))
 
     done = consume(place.handler(billing, work), "a", "a")
-    assert all(isinstance(begun.raised, DBAPIError) for begun in done)
+    assert all(isinstance(begun.execution.raised, DBAPIError) for begun in done)
     assert [(begun.attempt, begun.action) for begun in done] == [(1, Action.REDELIVER), (2, Action.DEAD_LETTER)]
 
 
@@ -175,8 +175,8 @@ def test_a_database_that_stops_acknowledges_nothing(own_server: PostgreSQLServer
     (commit,) = consume(handler, "a", cache=cache)
     own_server.start()
     (last,) = consume(handler, "a", cache=cache)
-    assert [type(begun.raised) for begun in (away, middle)] == [InboxUnavailable] * 2
-    assert isinstance(commit.raised, CommitUnknown)
+    assert [type(begun.execution.raised) for begun in (away, middle)] == [InboxUnavailable] * 2
+    assert isinstance(commit.execution.raised, CommitUnknown)
     assert [begun.action for begun in (away, middle, commit)] == [Action.REDELIVER] * 3
     assert (last.attempt, last.action) == (2, Action.ACKNOWLEDGE)  # of the three only the unknown one counts
     assert place.effects() == ["a"]
@@ -217,28 +217,21 @@ def test_a_server_that_takes_no_connections_yet_costs_no_attempt(
     postgresql.execute("CREATE ROLE refused LOGIN CONNECTION LIMIT 0")
     refused = type(place)(place.url.replace("postgres@", "refused@"))
     (begun,) = consume(refused.handler(billing, pays), key)
-    assert isinstance(begun.raised, InboxUnavailable), begun.raised
+    assert isinstance(begun.execution.raised, InboxUnavailable), begun.execution.raised
     assert begun.action is Action.REDELIVER
     assert place.effects() == []
 
 
-@pytest.mark.parametrize("door", ["once", "delivery"])
-def test_a_handler_is_called_by_hand_within_once_and_delivery(place: Place, door: str) -> None:
+def test_a_handler_is_called_by_hand_within_once(place: Place) -> None:
     handler = place.handler(billing, pays)
 
     async def consume_by_hand() -> Any:
         subscription = Subscription("billing", cache=MemoryCache())
         delivery, returned = Delivery("a", b"p"), None
-        if door == "once":
-            async for attempt in (once := subscription.once(delivery)):
-                async with attempt:
-                    returned = await in_loop(handler, "a")
-            assert once.action is Action.ACKNOWLEDGE
-        else:
-            async with subscription.delivery(delivery) as begun:
-                if begun.run:
-                    returned = await in_loop(handler, "a")
-            assert begun.action is Action.ACKNOWLEDGE
+        async for attempt in (once := subscription.once(delivery)):
+            async with attempt:
+                returned = await in_loop(handler, "a")
+        assert once.action is Action.ACKNOWLEDGE
         assert current() == ()
         await subscription.drain()
         return returned
@@ -261,8 +254,8 @@ def test_a_second_transaction_of_one_delivery_is_not_skipped_but_refused(place: 
         return await subscription.execute(Delivery("a", b"p"), pay_twice, "a")
 
     begun = asyncio.run(both())
-    assert isinstance(begun.raised, InboxMisused)
-    assert "all in one transaction" in str(begun.raised)
+    assert isinstance(begun.execution.raised, InboxMisused)
+    assert "all in one transaction" in str(begun.execution.raised)
     assert place.effects() == ["a"]
 
 
@@ -338,3 +331,41 @@ def test_a_time_out_after_commit_is_unknown(place: Place) -> None:
             break
     assert (begun.action, begun.reason) == (Action.REDELIVER, "ran into attempt_timeout")
     assert place.effects() == ["a"]
+
+
+def test_a_handler_whose_annotations_contradict_its_places_is_refused() -> None:
+    class Payment: ...
+
+    def turned_round(session: Session, payload: dict[str, Any]) -> None: ...
+
+    def context_first(payload: dict[str, Any], context: Payment, session: Session) -> None: ...
+
+    async def of_asyncio(session: AsyncSession, payload: Payment) -> None: ...
+
+    handlers: list[Any] = [turned_round, context_first]
+    for handler in handlers:
+        for batch in (False, True):
+            with pytest.raises(
+                TypeError, match=f"{handler.__name__} gets the payload as its first.*: change their places"
+            ):
+                billing.transaction(sessionmaker(), batch=batch)(handler)
+        with pytest.raises(TypeError, match="change their places"):
+            Inbox("ledger", order="contiguous").transaction(sessionmaker())(handler)
+    with pytest.raises(TypeError, match="change their places"):
+        billing.transaction(async_sessionmaker())(of_asyncio)  # type: ignore[arg-type]  # a type checker sees it, too
+
+
+def test_whatever_may_be_a_session_is_one() -> None:
+    class Own(Session): ...
+
+    def own(payload: Any, session: Own) -> None: ...
+
+    def either(payload: Any, session: "Session | AsyncSession") -> None: ...
+
+    def anything(payload: Any, session: object) -> None: ...
+
+    def unreadable(payload: Any, session: "NotHere") -> None: ...  # type: ignore[name-defined]  # noqa: F821  # that is the case
+
+    handlers: list[Any] = [own, either, anything, unreadable, lambda payload, session: None]
+    for handler in handlers:
+        billing.transaction(sessionmaker())(handler)

@@ -84,7 +84,7 @@ def test_a_marker_has_the_record_that_the_hook_names(place: Place) -> None:
     async def record_of_hook() -> str:
         subscription = Subscription("billing", cache=MemoryCache())
         begun = await subscription.begin(Delivery("order-7", b"secret", caller="eve"))
-        await begun.succeed()
+        await begun.execution.succeed()
         return begun.record
 
     record = asyncio.run(record_of_hook())

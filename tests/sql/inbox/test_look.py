@@ -144,7 +144,7 @@ def test_errors_are_one_line(postgresql: PostgreSQLServer, tmp_path: Path, comma
 
     for driver in ("psycopg", "asyncpg"):
         url = postgresql.url(postgresql.database(), driver)
-        line = "there is no table oncegate_inbox: oncegate inbox create --database URL"
+        line = f"there is no table oncegate_inbox: oncegate inbox create --database {url}"
         assert refusal(url) == (1, line)
         assert refusal(url, "--schema", "shop") == (1, line.replace("table ", "table shop.") + " --schema shop")
         away = f"postgresql+{driver}://postgres:secret@127.0.0.1:{free_port()}/app"

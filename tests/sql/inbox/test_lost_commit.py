@@ -55,9 +55,9 @@ def test_its_effect_is_there_once(place: Place, postgresql: PostgreSQLServer, th
         return {"paid": payload}
 
     lost, again = deliver_twice(place, postgresql, then, lambda behind: behind.handler(billing, pay))
-    assert isinstance(lost.raised, CommitUnknown), lost.raised
+    assert isinstance(lost.execution.raised, CommitUnknown), lost.execution.raised
     assert (lost.action, again.action) == (Action.REDELIVER, Action.ACKNOWLEDGE)
-    assert again.returned == {"paid": "a"}
+    assert again.execution.returned == {"paid": "a"}
     assert len(called) == calls
     assert place.effects() == ["a"]
 

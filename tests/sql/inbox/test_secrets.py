@@ -147,7 +147,7 @@ def test_the_hook_s_message_is_executed_once_by_neighbouring_steps_when_its_own_
     for number, (earlier, later) in enumerate(pairwise(STEPS)):
         for one, other in ((earlier, later), (later, earlier)):
             delivery = Delivery(f"{number}-{one is earlier}", b"p", caller="alice")
-            assert [hooked(place, step, delivery).returned for step in (one, other, one)] == [7, 7, 7]
+            assert [hooked(place, step, delivery).execution.returned for step in (one, other, one)] == [7, 7, 7]
     assert place.effects() == ["p"] * 2 * (len(STEPS) - 1)
 
 
@@ -163,11 +163,11 @@ def test_the_hook_s_ids_are_those_of_the_inbox_and_nothing_is_digested_twice(pla
 def test_what_was_parked_by_the_old_secret_follows_and_is_known_by_both(place: Place) -> None:
     first, second = (Delivery(f"k-{number}", b"%d" % number, aggregate="a", sequence=number) for number in (1, 2))
     for secret in (OLD, [NEW, OLD]):
-        assert isinstance(hooked(place, secret, second, order="contiguous").raised, Parked)
+        assert isinstance(hooked(place, secret, second, order="contiguous").execution.raised, Parked)
     assert place.effects() == []
     hooked(place, [NEW, OLD], first, order="contiguous")
     again = hooked(place, [NEW, OLD], second, order="contiguous")
-    assert (again.returned, again.raised, place.effects()) == (7, None, ["1", "2"])
+    assert (again.execution.returned, again.execution.raised, place.effects()) == (7, None, ["1", "2"])
 
 
 @ON_SQLITE

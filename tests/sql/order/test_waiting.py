@@ -3,6 +3,7 @@
 Rules of docs/contract.md: R11.22, R12.17.
 """
 
+import asyncio
 import json
 from dataclasses import replace
 from typing import Any
@@ -10,7 +11,15 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from oncegate import Action
+from oncegate import (
+    Action,
+    Begun,
+    Delivery,
+    DeliveryDecision,
+    MemoryCache,
+    NotRetryable,
+    Subscription,
+)
 from oncegate.prometheus import ConsumerMetrics
 from oncegate.sql import Inbox
 from testing.command_line import OPERATOR, invoke
@@ -87,6 +96,53 @@ def test_a_parked_one_that_has_failed_for_good_is_tried_again(place: Place) -> N
 
 
 @EACH
+def test_a_dead_letter_that_is_published_again_stays_one_and_inbox_retry_is_the_way(place: Place) -> None:
+    """As docs/ordering.md has it."""
+    ledger = Inbox("ledger", order="contiguous")
+    broken, work = failing("a001")
+    handler = place.handler(ledger, work)
+    subscription = Subscription("ledger", cache=MemoryCache())
+
+    async def deliver(delivery: Delivery) -> Begun:
+        begun = await subscription.execute(delivery, handler, f"a{delivery.sequence:03}")
+        await subscription.drain()
+        return begun
+
+    first, second = deliveries(1, 2)
+    asyncio.run(deliver(first))
+    asyncio.run(deliver(second))
+    broken.clear()
+    again = asyncio.run(deliver(first))
+    assert (again.decision, again.action) == (DeliveryDecision.EXHAUSTED, Action.DEAD_LETTER)
+    (found,) = waiting(place)
+    assert (found["waits_for"], found["reason"]) == (1, "NotRetryable: no such account")
+    assert invoke("inbox", "retry", "ledger", "a", "--database", place.url).returncode == 0
+    sweep(ledger, lambda: not parked(place))
+    assert place.effects() == ["a001", "a002"]
+
+
+@EACH
+def test_one_that_is_not_stored_is_published_again_under_another_key(place: Place) -> None:
+    """A consumer of `first`, as docs/ordering.md has it."""
+    broken = {"a-1"}
+    subscription = Subscription("ledger", cache=MemoryCache())
+
+    async def deliver(delivery: Delivery) -> Begun:
+        def handle() -> None:
+            if delivery.key in broken:
+                raise NotRetryable("no such account")
+            place.deliver(Inbox("ledger", order="contiguous"), delivery.key, aggregate="a", sequence=delivery.sequence)
+
+        return await subscription.execute(delivery, lambda: asyncio.to_thread(handle))
+
+    (first,) = deliveries(1)
+    assert asyncio.run(deliver(first)).action is Action.DEAD_LETTER
+    assert waiting(place) == []
+    assert asyncio.run(deliver(replace(first, key="another key"))).action is Action.ACKNOWLEDGE
+    assert place.effects() == ["another key"]
+
+
+@EACH
 def test_one_that_is_delivered_again_after_it_failed_for_good_lets_the_rest_follow(place: Place) -> None:
     broken, work = failing("a001")
     handler = place.handler(Inbox("ledger", order="contiguous"), work)
@@ -119,6 +175,19 @@ def test_decisions_and_what_waits_are_counted(place: Place) -> None:
 
 
 @EACH
+def test_no_aggregate_s_name_makes_a_line_of_its_own(place: Place) -> None:
+    forged = "a\noncegate.audit: number 1 of b at ledger: skipped by alice\u202e"
+    consume(place.handler(Inbox("ledger", order="contiguous"), applies), *deliveries(2, aggregate=forged))
+    shown = invoke("inbox", "waiting", "--database", place.url).stdout
+    assert (shown.count("\n"), "\u202e" in shown) == (1, False)
+    place_and_reason = ("--database", place.url, "--reason", "x")
+    skipped = invoke("inbox", "skip", "ledger", forged, "--sequence", "1", *place_and_reason)
+    assert (skipped.returncode, skipped.stderr.count("\n"), "\u202e" in skipped.stderr) == (0, 1, False)
+    refused = invoke("inbox", "skip", "ledger", "a", "--sequence", "1", *place_and_reason[:-1], "because \u202e")
+    assert (refused.returncode, "without marks that hide in a text" in refused.stderr) == (2, True)
+
+
+@EACH
 def test_check_says_which_consumers_aggregates_wait(place: Place) -> None:
     def findings() -> list[tuple[str, str]]:
         found = json.loads(invoke("check", "--json", "--database", place.url).stdout)["findings"]
@@ -135,7 +204,7 @@ def test_check_says_which_consumers_aggregates_wait(place: Place) -> None:
     assert (severity, line[:95]) == (
         "advice", "ledger: 2 aggregates wait, 3 messages are parked, the oldest since 2026-01-02 03:04:05 UTC, for",
     )  # fmt: skip
-    assert line.endswith(" s: oncegate inbox waiting")
+    assert line.endswith(f" s: oncegate inbox waiting --database {place.url}")
     assert invoke("check", "--strict", "--database", place.url).returncode == 1
     consume(handler, *deliveries(1), *deliveries(1, aggregate="b"))
     assert findings() == [("good", "no aggregate waits for a number")]

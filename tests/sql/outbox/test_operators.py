@@ -1,6 +1,6 @@
 """What operators see of an outbox, and do to it: `oncegate outbox`.
 
-Rules of docs/contract.md: R10.1, R11.22, R12.33.
+Rules of docs/contract.md: R10.1, R11.22, R11.23, R12.33.
 """
 
 import asyncio
@@ -138,5 +138,5 @@ def test_a_relay_of_a_table_without_its_checkpoints_says_how_to_make_them(tmp_pa
     source = "tests.sql.outbox.events:source"
     refused = invoke("relay", "--database", place.url, "--to", "redis://127.0.0.1:1/0", "--source", source)
     assert refused.returncode == 1
-    line = "oncegate: there is no table oncegate_checkpoint: oncegate outbox create --database URL"
+    line = f"oncegate: there is no table oncegate_checkpoint: oncegate outbox create --database {place.url}"
     assert refused.stderr.splitlines() == [line]

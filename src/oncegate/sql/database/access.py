@@ -1,19 +1,26 @@
 """The operators' way into a database: by a URL of SQLAlchemy's, with any driver, and with errors of one line."""
 
 import asyncio
+import shlex
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from sqlalchemy import URL, Connection, Engine, Table, create_engine, inspect, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from oncegate.sql.database.errors import is_of_database
+from oncegate.sql.database.errors import is_of_database, reason_of
 from oncegate.sql.database.types import DIALECTS
 
 Result = TypeVar("Result")
+
+CONNECT_SECONDS: Final = 15
+"""For a server to let an operator in, where the URL doesn't say otherwise: drivers wait for one that is silent for minutes."""
+_CONNECT_TIMEOUTS: Final = {"psycopg": "connect_timeout", "psycopg2": "connect_timeout", "asyncpg": "timeout"}
+"""What drivers call it."""
 
 
 class NotDone(Exception):
@@ -53,15 +60,17 @@ async def connected(database: str, *, makes: bool = False) -> AsyncIterator[Asyn
         raise NotDone(f"{url.render_as_string()}: there is no such file")
     engine: AsyncEngine | Engine | None = None
     try:
-        engine = create_async_engine(url) if url.get_dialect().is_async else create_engine(url)
+        name = _CONNECT_TIMEOUTS.get(url.get_dialect().driver)
+        bound = {name: CONNECT_SECONDS} if name is not None and name not in url.query else {}
+        make = create_async_engine if url.get_dialect().is_async else create_engine
+        engine = make(url, connect_args=bound)
         yield engine
     except ModuleNotFoundError as error:
         raise NotDone(f"the driver {error.name} is not installed: pip install {error.name}", usage=True) from None
     except Exception as error:
         if not is_of_database(error):
             raise
-        reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
-        raise NotDone(f"{url.render_as_string()}: {reason}") from None
+        raise NotDone(f"{url.render_as_string()}: {reason_of(error)}") from None
     finally:
         if isinstance(engine, AsyncEngine):
             await engine.dispose()
@@ -83,13 +92,21 @@ async def in_transaction(engine: AsyncEngine | Engine, step: Callable[[Connectio
 
 
 def in_database(database: str, step: Callable[[Connection], Result], *, makes: bool = False) -> Result:
-    """The result of ``step`` in a transaction of its own. Raises `NotDone`, as `connected` does."""
+    """The result of ``step`` in a transaction of its own. Raises `NotDone`, as `connected` does.
+
+    It is waited for, also where an event loop runs, which stands still for as long.
+    """
 
     async def run() -> Result:
         async with connected(database, makes=makes) as engine:
             return await in_transaction(engine, step)
 
-    return asyncio.run(run())
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(run())
+    with ThreadPoolExecutor(1) as pool:  # one loop per thread
+        return pool.submit(asyncio.run, run()).result()
 
 
 def check_there(connection: Connection, *tables: Table, group: str = "inbox") -> None:
@@ -101,7 +118,12 @@ def check_there(connection: Connection, *tables: Table, group: str = "inbox") ->
 
 def create_command(table: Table, group: str) -> str:
     """The command of ``group``, inbox or outbox, that creates ``table``."""
-    return f"oncegate {group} create --database URL" + (f" --schema {table.schema}" if table.schema else "")
+    return command_line(f"{group} create", table.schema)
+
+
+def command_line(words: str, schema: str | None) -> str:
+    """A command about a database, for a line to operators: who prints it knows the URL."""
+    return f"oncegate {words} --database URL" + (f" --schema {shlex.quote(schema)}" if schema else "")
 
 
 def _is_there(url: URL) -> bool:

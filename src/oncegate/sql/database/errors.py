@@ -1,5 +1,6 @@
 """The errors of an inbox, by which the hook knows what came of a command; and what a driver's errors mean for it."""
 
+import re
 import sqlite3
 from typing import Final
 
@@ -51,13 +52,28 @@ _GONE: Final = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03", "53300"})
 _MISSING: Final = frozenset({"42P01", "3F000"})
 _OTHER_TABLE: Final = frozenset({"42P10", "42703"})
 """Without its primary key, or a column."""
+_DENIED: Final = "42501"
+"""insufficient_privilege."""
 _SQLITE_BUSY: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+_CLASS: Final = re.compile(r"<class '[^']*'>: ")
+"""What SQLAlchemy puts before the text of an error of asyncpg's."""
 _CREATE: Final = "create it with: oncegate inbox create --database URL"
 
 
 def is_of_database(error: BaseException) -> bool:
     """Whether SQLAlchemy raised it, or a driver: where the server refuses a connection, asyncpg's own error comes through."""
     return isinstance(error, SQLAlchemyError | OSError) or bool(getattr(error, "sqlstate", None))
+
+
+def is_denied(error: BaseException) -> bool:
+    """Whether the role lacks a privilege."""
+    return getattr(getattr(error, "orig", None) or error, "sqlstate", None) == _DENIED
+
+
+def reason_of(error: BaseException) -> str:
+    """What the database or its driver says, in one line for people: without the statement, and without classes' names."""
+    text = str(getattr(error, "orig", None) or error).strip() or type(error).__name__
+    return _CLASS.sub("", text.splitlines()[0], count=1)
 
 
 def meaning(error: Exception, table: str) -> Exception:
@@ -81,7 +97,7 @@ def meaning(error: Exception, table: str) -> Exception:
         return InboxMisused(f"there is no table {table}: {_CREATE}")
     if state in _OTHER_TABLE or "ON CONFLICT clause does not match" in text or "has no column named" in text:
         return InboxMisused(f"the table {table} is not as an inbox needs it: {_CREATE}")
-    if state == "42501":
+    if state == _DENIED:
         return InboxMisused(f"the role may not use the table {table}: it needs INSERT, SELECT and UPDATE")
     return error
 

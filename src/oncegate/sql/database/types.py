@@ -71,13 +71,18 @@ class Digest(_Bytes[bytes]):
 
 
 def quoted(table: Table, dialect: str) -> str:
-    """A table's name, with its schema, as a text of SQL has it."""
-    return str(dialect_of(dialect).identifier_preparer.format_table(table)).replace(":", "\\:")
+    """A table's name, with its schema, as a ``text()`` of SQLAlchemy's has it: that doubles each per cent sign by itself."""
+    return spelled(table, dialect).replace(":", "\\:")
+
+
+def spelled(table: Table, dialect: str, name: str | None = None) -> str:
+    """A table's name, or that of its index ``name``, with the schema, as SQL spells it: to be a parameter."""
+    return str(dialect_of(dialect).identifier_preparer.format_table(table, name=name))
 
 
 def dialect_of(name: str) -> Any:
-    """The dialect of one of `DIALECTS`, without a driver."""
-    return (postgresql if name == "postgresql" else sqlite).dialect()
+    """The dialect of one of `DIALECTS`, without a driver, whose names have no per cent sign doubled."""
+    return (postgresql if name == "postgresql" else sqlite).dialect(paramstyle="named")
 
 
 def insert_into(table: Table, dialect: str) -> Any:

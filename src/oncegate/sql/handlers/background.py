@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Seque
 from contextlib import asynccontextmanager
 from typing import Any
 
-from oncegate.sql.database.errors import meaning
+from oncegate.sql.database.errors import meaning, reason_of
 
 log = logging.getLogger("oncegate.inbox")
 
@@ -31,7 +31,7 @@ async def repeat(works: Sequence[Callable[[], Awaitable[None]]], every: float, t
                 await work()
             except Exception as error:  # noqa: BLE001  # a driver's own errors come through: nobody else would do it again
                 found = meaning(error, table)
-                log.warning("%s: %s: %s", failure, type(found).__name__, str(found).partition("\n")[0])
+                log.warning("%s: %s: %s", failure, type(found).__name__, reason_of(found))
         await pause(every)
 
 

@@ -40,10 +40,10 @@ class Batch:
         self._handler = handler
         self._payloads = payloads
         self._args = args
-        self._begun = current()
-        if len(self._begun) != len(payloads):
+        self._contexts = current()
+        if len(self._contexts) != len(payloads):
             raise InboxMisused(
-                f"{len(payloads)} messages for {len(self._begun)} deliveries: give the handler to Subscription.execute_many"
+                f"{len(payloads)} messages for {len(self._contexts)} deliveries: give the handler to Subscription.execute_many"
             )
         self._outcomes: list[Any] = [None] * len(payloads)
 
@@ -66,7 +66,7 @@ class Batch:
             return outcomes_of(self._sessions.call(self._handler, payloads, of_handler, *self._args), len(first))
 
         try:
-            done = execute_many(session, self._inbox, [self._begun[number] for number in part], call)
+            done = execute_many(session, self._inbox, [self._contexts[number] for number in part], call)
         except Exception as error:  # noqa: BLE001  # whatever a handler raises is its messages' outcome
             for number in part:
                 self._outcomes[number] = error

@@ -6,11 +6,11 @@ import inspect
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
-from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
-from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, async_sessionmaker
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from sqlalchemy.util import await_only, greenlet_spawn
 
-from oncegate.middleware.consumers.sql_interface import Executed, current
+from oncegate.middleware.consumers.sql_interface import Executed, annotations_of, current, excludes
 from oncegate.sql.handlers.transaction import Marks, execute, is_result
 
 Handler = Callable[..., Any]
@@ -21,6 +21,8 @@ Await = Callable[[Coroutine[Any, Any, bool]], bool]
 """Waits for what is to be done in the hook's event loop; false, too, where nobody can wait for it."""
 Sweep = Callable[[], Awaitable[None]]
 
+_SESSIONS: Final = (Session, AsyncSession, scoped_session, async_scoped_session)
+"""What a second parameter may be annotated with, or a base of it."""
 _PATIENCE: Final = 60.0
 """Seconds for an outcome to be recorded, which takes no longer than ``record_timeout``."""
 
@@ -61,7 +63,7 @@ class Sessions:
 
     def awaits(self) -> Await:
         """How the delivery that is executed here waits for its hook."""
-        return await_only if self.of_asyncio else _from_a_thread(next((begun.loop for begun in current()), None))
+        return await_only if self.of_asyncio else _from_a_thread(next((context.loop for context in current()), None))
 
     def sweep(self, work: Callable[[Await], None]) -> Sweep:
         """``work``, to be awaited in an event loop."""
@@ -73,11 +75,22 @@ class Sessions:
 
 
 def session_parameter(handler: Handler) -> str:
-    """The name of a handler's second parameter. Raises ``TypeError`` where it has none."""
+    """The name of a handler's second parameter, the session.
+
+    Raises ``TypeError`` where it has none, or where annotations say that it is another one: it is bound by its place.
+    """
+    name = getattr(handler, "__qualname__", handler)
     parameters = inspect.signature(handler).parameters.values()
     positional = [each.name for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
     if len(positional) < 2:
-        raise TypeError(f"{getattr(handler, '__qualname__', handler)} has to take the payload and the session")
+        raise TypeError(f"{name} has to take the payload and the session")
+    annotations = annotations_of(handler)
+    payload, session = (annotations.get(each, Any) for each in positional[:2])
+    if excludes(session, *_SESSIONS) or (isinstance(payload, type) and issubclass(payload, _SESSIONS)):
+        raise TypeError(
+            f"{name} gets the payload as its first parameter and the session as its second one, and is annotated otherwise:"
+            " change their places"
+        )
     return positional[1]
 
 

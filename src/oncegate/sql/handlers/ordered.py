@@ -20,8 +20,8 @@ from typing import Any, Final
 from sqlalchemy.orm import Session
 
 from oncegate.middleware.consumers.sql_interface import (
-    Begun,
-    DeliveryDecision,
+    Delivery,
+    DeliveryContext,
     Executed,
     NotProcessed,
     NotRetryable,
@@ -33,7 +33,7 @@ from oncegate.middleware.consumers.sql_interface import (
     kind_and_text,
     set_takes_late,
 )
-from oncegate.sql.database.errors import KeyReused, SequenceEarly, SequenceForked, SequenceInvalid
+from oncegate.sql.database.errors import KeyReused, SequenceEarly, SequenceForked, SequenceInvalid, reason_of
 from oncegate.sql.handlers.handler import (
     Await,
     Handler,
@@ -91,41 +91,41 @@ class OrderedHandler:
     def deliver(self, *args: Any, **kwargs: Any) -> Any:
         """The handler's result for the delivery that is executed here, or the kept one. Raises `Parked`, and `SequenceEarly`."""
         began = time.monotonic()
-        for begun in current():
-            self._late_outcomes = begun.late_outcomes or self._late_outcomes
+        for context in current():
+            self._late_outcomes = context.late_outcomes or self._late_outcomes
         for _ in range(_TRIES):
             try:
                 executed = self._execute(args, kwargs)
             except SequenceEarly as early:
-                (begun,) = current()
-                if self._park(begun, args, kwargs) is not Parking.PARKED:
+                (context,) = current()
+                if self._park(context, args, kwargs) is not Parking.PARKED:
                     continue
-                ran = self._follow_own(begun, began)
-                if begun.record in ran:  # its turn came while it was parked
-                    return _returned(ran[begun.record])
-                raise Parked(f"record {begun.record or '-'}: parked until the number before it is applied") from early
+                ran = self._follow_own(context, began)
+                if context.record in ran:  # its turn came while it was parked
+                    return _returned(ran[context.record])
+                raise Parked(f"record {context.record or '-'}: parked until the number before it is applied") from early
             except (Exception, asyncio.CancelledError) as error:
                 self._note_failure(error, args, kwargs)
                 raise
-            (begun,) = current()
+            (context,) = current()
             if executed.waiting:
-                self._follow_own(begun, began)
+                self._follow_own(context, began)
             return executed.result
         raise SequenceEarly("other deliveries about the aggregate were always quicker")
 
     def _execute(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Executed:
-        for begun in current():
-            if begun.last:  # its process may die, and the hook gives it up without us
-                begun.rolled_back = True  # whatever ends it here
-                self._note(begun, UNENDED, args, kwargs, ended=False)
-                begun.rolled_back = False
+        for context in current():
+            if context.last:  # its process may die, and the hook gives it up without us
+                context.rolled_back = True  # whatever ends it here
+                self._note(context, UNENDED, args, kwargs, ended=False)
+                context.rolled_back = False
         executed: Executed = self._sessions.within(
             lambda session, of_handler: execute(session, self._inbox, lambda: self._call(of_handler, args, kwargs))
         )
         return executed
 
-    def _follow_own(self, begun: Begun, began: float) -> dict[str, Any]:
-        return self.follow(digest(begun.aggregate), began + begun.timeout / 2, self._sessions.awaits())
+    def _follow_own(self, context: DeliveryContext, began: float) -> dict[str, Any]:
+        return self.follow(digest(context.delivery.aggregate), began + context.timeout / 2, self._sessions.awaits())
 
     def sweep(self, wait: Await) -> None:
         """Run the parked messages whose turn has come, and have outcomes recorded, as after a death. Raises SQLAlchemy's."""
@@ -145,7 +145,7 @@ class OrderedHandler:
                 pass
             self._record(aggregate, wait)
         except Exception as error:  # noqa: BLE001  # whatever it is, it is no outcome of the delivery that was committed before it
-            log.warning("parked messages wait on: %s: %s", type(error).__name__, str(error).partition("\n")[0])
+            log.warning("parked messages wait on: %s: %s", type(error).__name__, reason_of(error))
         return ran
 
     def _record(self, aggregate: bytes | None, wait: Await) -> None:
@@ -175,43 +175,49 @@ class OrderedHandler:
 
         return self._sessions.within(run, seconds)
 
-    def _park(self, begun: Begun, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Parking:
+    def _park(self, context: DeliveryContext, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Parking:
         arguments = self._arguments.dump(args, kwargs)
         if arguments is None:
-            raise SequenceEarly(f"record {begun.record or '-'}: is early, and can't be parked: its payload is no JSON")
-        message = message_of(begun)
+            raise SequenceEarly(
+                f"record {context.record or '-'}: is early, and can't be parked: its payload is no JSON"
+            )
+        message = message_of(context)
         found: Parking = self._in_transaction(
-            lambda session: self._sequences.park(session, message, arguments, begun.submitted)
+            lambda session: self._sequences.park(session, message, arguments, context.submitted)
         )
         if found is Parking.FULL:
-            raise SequenceEarly(f"record {begun.record or '-'}: is early, and max_parked others are parked")
+            raise SequenceEarly(f"record {context.record or '-'}: is early, and max_parked others are parked")
         if found is Parking.PARKED:
-            log.info("record %s: parked until the number before %d is applied", begun.named, begun.sequence)
+            log.info(
+                "record %s: parked until the number before %d is applied", context.named, context.delivery.sequence
+            )
         return found
 
     def _note_failure(self, error: BaseException, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note a delivery that has failed for good. A cancellation too: of the last attempt, no other follows."""
-        begun = next(iter(current()), None)
-        final = isinstance(error, NotRetryable) or (begun is not None and begun.last)
-        if begun is None or not final or isinstance(error, _OF_OTHERS):
+        context = next(iter(current()), None)
+        final = isinstance(error, NotRetryable) or (context is not None and context.last)
+        if context is None or not final or isinstance(error, _OF_OTHERS):
             return
         reason = _OVERDUE if isinstance(error, asyncio.CancelledError) else _reason(error)
-        self._note(begun, reason, args, kwargs, ended=True)
+        self._note(context, reason, args, kwargs, ended=True)
 
-    def _note(self, begun: Begun, reason: str, args: tuple[Any, ...], kwargs: dict[str, Any], *, ended: bool) -> None:
+    def _note(
+        self, context: DeliveryContext, reason: str, args: tuple[Any, ...], kwargs: dict[str, Any], *, ended: bool
+    ) -> None:
         """Have operators find a delivery that others are to wait for."""
         if not self._sequences.parks:
             return
-        message = message_of(begun)
+        message = message_of(context)
         arguments = self._arguments.dump(args, kwargs) or ""
 
         def note(session: Session) -> None:
-            self._sequences.note(session, message, arguments, begun.submitted, begun.attempt, reason, ended=ended)
+            self._sequences.note(session, message, arguments, context.submitted, context.attempt, reason, ended=ended)
 
         try:
             self._in_transaction(note, _NOTED_SECONDS)
         except Exception as failed:  # noqa: BLE001  # whatever stands in its way, the delivery's outcome is another matter
-            log.warning("record %s: can't be noted for operators: %s", begun.named, type(failed).__name__)
+            log.warning("record %s: can't be noted for operators: %s", context.named, type(failed).__name__)
 
     def _call(self, of_handler: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return self._sessions.call(with_session(self._handler, self._session_name, of_handler, args, kwargs))
@@ -259,7 +265,7 @@ class OrderedHandler:
         if entry.decision is not Decision.FIRST:  # another one was quicker
             return False
         arguments = self._arguments.load(row.arguments)
-        with executing(self._begun(row)):
+        with executing(self._context(row)):
             (result,) = call_within(session, lambda: [self._call(of_handler, (), arguments)], [entry])
         if stays:
             parked.owe(session.connection(), row, entry.as_json(result))
@@ -274,11 +280,10 @@ class OrderedHandler:
         return True
 
     @staticmethod
-    def _begun(row: Any) -> Begun:
+    def _context(row: Any) -> DeliveryContext:
         """What is executed, for what the handler calls."""
-        begun = Begun(DeliveryDecision.RUN, row.message or "", attempt=row.attempts + 1)
-        begun.aggregate, begun.sequence = row.aggregate_id, row.sequence
-        return begun
+        delivery = Delivery(None, aggregate=row.aggregate_id, sequence=row.sequence)
+        return DeliveryContext(delivery, row.message or "", attempt=row.attempts + 1)
 
     def _failed(self, row: Any, error: Exception, ran: dict[str, Any]) -> None:
         """Note that a parked message has failed; its aggregate alone waits for it."""
@@ -310,9 +315,9 @@ def _returned(outcome: Any) -> Any:
     return outcome
 
 
-def _own(row: Any) -> Begun | None:
+def _own(row: Any) -> DeliveryContext | None:
     """The delivery that is executed here, if the row is its own."""
-    return next((begun for begun in current() if begun.record and begun.record == row.message), None)
+    return next((context for context in current() if context.record and context.record == row.message), None)
 
 
 def _reason(error: BaseException) -> str:

@@ -12,7 +12,7 @@ from typing import Any, NoReturn, Protocol
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from oncegate.middleware.consumers.sql_interface import Begun, Executed, current
+from oncegate.middleware.consumers.sql_interface import DeliveryContext, Executed, current
 from oncegate.sql.database.errors import (
     CommitUnknown,
     InboxMisused,
@@ -69,12 +69,12 @@ def execute(
 def execute_many(
     session: Session,
     inbox: Marks,
-    batch: Sequence[Begun],
+    batch: Sequence[DeliveryContext],
     call: Callable[[Sequence[int]], Sequence[Any]],
     keeps: Callable[[Any], bool] = is_result,
 ) -> list[Executed]:
     """What came of each of ``batch``, all in one transaction; ``call`` gives the results of those with the given numbers."""
-    if any(inbox.consumer in begun.committed for begun in batch):
+    if any(inbox.consumer in each.committed for each in batch):
         raise InboxMisused(
             f"the inbox {inbox.consumer} has committed this delivery already, and would skip the rest: do all in one transaction"
         )
@@ -82,41 +82,42 @@ def execute_many(
     try:
         done = _execute(session, inbox, batch, call, keeps)
     except BaseException:  # a cancellation, too: nothing of this transaction can be committed any more
-        for begun in batch:
-            begun.rolled_back = not begun.committed
+        for each in batch:
+            each.rolled_back = not each.committed
         raise
-    first = [begun for begun, executed in zip(batch, done, strict=True) if executed.first]
-    for begun in first:
-        begun.rolled_back = False
-        begun.committed.add(inbox.consumer)
+    first = [each for each, executed in zip(batch, done, strict=True) if executed.first]
+    for each in first:
+        each.rolled_back = False
+        each.committed.add(inbox.consumer)
     try:
         commit(session)
     except CommitUnknown:
         raise
     except Exception:  # a cancellation is none: it leaves open what the server does
         if not is_committed(session):
-            for begun in first:
-                begun.committed.discard(inbox.consumer)
-                begun.rolled_back = not begun.committed
+            for each in first:
+                each.committed.discard(inbox.consumer)
+                each.rolled_back = not each.committed
         raise
     return done
 
 
-def message_of(begun: Begun) -> Message:
+def message_of(context: DeliveryContext) -> Message:
     """The message that the hook executes, as the inbox marks it."""
-    place = begun.aggregate, begun.sequence
-    return Message(begun.record, begun.fingerprint, begun.sent_at, *place, other=begun.other)
+    delivery = context.delivery
+    place = delivery.aggregate, delivery.sequence
+    return Message(context.record, context.fingerprint, delivery.sent_at, *place, other=context.other)
 
 
 def _execute(
     session: Session,
     inbox: Marks,
-    batch: Sequence[Begun],
+    batch: Sequence[DeliveryContext],
     call: Callable[[Sequence[int]], Sequence[Any]],
     keeps: Callable[[Any], bool],
 ) -> list[Executed]:
-    marked = [inbox.ordered or bool(begun.record) for begun in batch]
-    found = iter(inbox.mark(session, [message_of(begun) for begun in compress(batch, marked)]))
+    marked = [inbox.ordered or bool(each.record) for each in batch]
+    found = iter(inbox.mark(session, [message_of(each) for each in compress(batch, marked)]))
     entries = [next(found) if is_marked else None for is_marked in marked]
     if unmarked := marked.count(False):
         inbox.on_unmarked(unmarked)

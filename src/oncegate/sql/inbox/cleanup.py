@@ -44,7 +44,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from oncegate.sql.database.access import connected, in_transaction
 from oncegate.sql.database.errors import InboxBusy, meaning
 from oncegate.sql.database.terms import LONGEST_KEPT
-from oncegate.sql.database.types import RecordId, insert_into, utc
+from oncegate.sql.database.types import RecordId, insert_into, spelled, utc
 from oncegate.sql.handlers.background import pause, repeat
 from oncegate.sql.marking.statements import LEAD_SECONDS
 from oncegate.sql.marking.table import ALL_CONSUMERS, NO_MESSAGE, inbox_table
@@ -171,7 +171,7 @@ async def forget(
 async def _drop_ranges(engine: AsyncEngine | Engine, table: Table, parts: Sequence[_Part]) -> None:
     """Drop the ranges of the blocks that were emptied, if this role owns the table; not while a VACUUM is at work."""
     blocks = sorted({block for part in parts for block in (*range(part.first, part.last, _RANGE), part.last)})
-    name = engine.dialect.identifier_preparer.format_table(table, name=f"{table.name}_received_at")
+    name = spelled(table, "postgresql", f"{table.name}_received_at")
 
     def drop(connection: Connection) -> None:
         connection.execute(text("SET LOCAL lock_timeout = '100ms'"))

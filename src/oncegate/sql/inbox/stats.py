@@ -13,7 +13,7 @@ import orjson
 from sqlalchemy import Connection, MetaData, Select, Table, func, literal_column, select, text
 
 from oncegate.sql.database.access import check_there, in_database
-from oncegate.sql.database.types import utc
+from oncegate.sql.database.types import spelled, utc
 from oncegate.sql.marking.table import ALL_CONSUMERS, NO_MESSAGE, inbox_table
 
 MOST_COUNTED: Final = 100_000
@@ -55,7 +55,7 @@ def of_database(database: str, schema: str | None) -> InboxStats:
 def stats(connection: Connection, table: Table) -> InboxStats:
     """The inbox's numbers, without reading all of a large table."""
     if connection.dialect.name == "postgresql":
-        name = connection.dialect.identifier_preparer.format_table(table)
+        name = spelled(table, "postgresql")
         size = connection.scalar(text("SELECT pg_relation_size(CAST(:name AS regclass))"), {"name": name})
         is_small = int(size or 0) <= MOST_COUNTED_BYTES
         return _counted(connection, table) if is_small else _estimated_postgresql(connection, table)

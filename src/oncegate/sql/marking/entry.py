@@ -64,7 +64,10 @@ class Entry:
 
     def __bool__(self) -> bool:
         if self.decision is Decision.EARLY:
-            raise SequenceEarly(f"record {self.record or '-'}: the number before it was not applied yet")
+            raise SequenceEarly(
+                f"record {self.record or '-'}: the number before it was not applied yet, and it stays with the broker:"
+                " a handler under @inbox.transaction parks it"
+            )
         return self.first
 
     def keep(self, result: Any) -> None:

@@ -8,16 +8,21 @@ from typing import Any, Final
 from sqlalchemy import Connection, MetaData, Row, Table, and_, delete, func, inspect, or_, select, update
 
 from oncegate.middleware.consumers.sql_interface import NotRetryable
-from oncegate.sql.database.access import NotDone, check_there, in_database
+from oncegate.sql.database.access import NotDone, check_there, command_line, in_database
 from oncegate.sql.database.errors import SequenceInvalid
-from oncegate.sql.database.findings import LONG_SECONDS, DatabaseFinding, table_findings
+from oncegate.sql.database.findings import LONG_SECONDS, DatabaseFinding, table_findings, unreadable
 from oncegate.sql.database.terms import clock
 from oncegate.sql.database.types import utc
 from oncegate.sql.order.numbers import digest
 from oncegate.sql.order.parked import outcome_of_error
 from oncegate.sql.order.table import ORDER, PARKED, order_table, parked_table
 
-_NEEDED: Final = {ORDER: "SELECT, INSERT, UPDATE", PARKED: "SELECT, INSERT, UPDATE, DELETE"}
+_TASKS: Final = {
+    "consume by first": {ORDER: "SELECT, INSERT, UPDATE"},
+    "consume by transaction": {ORDER: "SELECT, INSERT, UPDATE", PARKED: "SELECT, INSERT, UPDATE, DELETE"},
+    "see what waits": {ORDER: "SELECT", PARKED: "SELECT"},
+    "skip and retry": {ORDER: "SELECT, UPDATE", PARKED: "SELECT, UPDATE, DELETE"},
+}
 _SKIPPED: Final = outcome_of_error(NotRetryable("skipped by an operator"))
 MOST_SHOWN: Final = 1000
 """Aggregates in one listing: those that have waited the longest."""
@@ -54,14 +59,14 @@ class ParkedTotals:
     messages: int
     oldest: datetime
 
-    def finding(self) -> DatabaseFinding:
+    def finding(self, schema: str | None) -> DatabaseFinding:
         """A line for operators."""
         age = (datetime.now(UTC) - self.oldest).total_seconds()
         line = f"{self.consumer}: {self.aggregates} aggregates wait, {self.messages} messages are parked"
         if age <= LONG_SECONDS:
             return DatabaseFinding("order", "good", f"{line}, none for long")
-        line += f", the oldest since {self.oldest:%Y-%m-%d %H:%M:%S} UTC, for {age:.0f} s: oncegate inbox waiting"
-        return DatabaseFinding("order", "advice", line)
+        line += f", the oldest since {self.oldest:%Y-%m-%d %H:%M:%S} UTC, for {age:.0f} s:"
+        return DatabaseFinding("order", "advice", f"{line} {command_line('inbox waiting', schema)}")
 
 
 class OrderTables:
@@ -164,11 +169,12 @@ def order_findings(connection: Connection, schema: str | None) -> list[DatabaseF
     order, parked = order_table(MetaData(), schema), parked_table(MetaData(), schema)
     if not inspect(connection).has_table(ORDER, schema=schema):
         return []
-    users = "a consumer with an order needs it"
-    found = table_findings(connection, [order, parked], _NEEDED, group="inbox", users=users)
+    found = table_findings(connection, [order, parked], _TASKS, group="inbox")
     if any(each.severity == "failed" for each in found):
         return found
-    waiting = [each.finding() for each in parked_totals(connection, parked)]
+    if closed := unreadable(connection, "order", "which aggregates wait", parked):
+        return found + closed
+    waiting = [each.finding(schema) for each in parked_totals(connection, parked)]
     return found + (waiting or [DatabaseFinding("order", "good", "no aggregate waits for a number")])
 
 

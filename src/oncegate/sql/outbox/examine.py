@@ -1,65 +1,113 @@
-"""What keeps an outbox from being published, and an order's aggregates waiting, as far as their database shows it."""
+"""What keeps an outbox from being published, and an order's aggregates waiting, as far as their database shows it to a role."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 import orjson
-from sqlalchemy import Connection, MetaData, inspect, select, text
+from sqlalchemy import Connection, MetaData, Row, inspect, select, text
 
-from oncegate.sql.database.access import in_database
-from oncegate.sql.database.findings import LONG_SECONDS, DatabaseFinding, table_findings
+from oncegate.sql.database.access import command_line, in_database
+from oncegate.sql.database.findings import LONG_SECONDS, DatabaseFinding, table_findings, unreadable
+from oncegate.sql.marking.table import TABLE as INBOX
+from oncegate.sql.marking.table import inbox_table
 from oncegate.sql.order.waiting import order_findings
 from oncegate.sql.outbox.sources.outbox_source import backlog
-from oncegate.sql.outbox.tables import CHECKPOINTS, MESSAGES, SEQUENCES, all_tables, checkpoint_table, outbox_table
-
-_NEEDED: Final = {
-    MESSAGES: "INSERT, SELECT, UPDATE, DELETE",
-    SEQUENCES: "INSERT, SELECT, UPDATE",
-    CHECKPOINTS: "INSERT, SELECT, UPDATE",
-}
-_OPEN: Final = text(
-    "SELECT count(*), max(extract(epoch FROM clock_timestamp() - xact_start)) FROM pg_stat_activity"
-    " WHERE datname = current_database() AND pid <> pg_backend_pid()"
-    " AND clock_timestamp() - xact_start > make_interval(secs => :seconds)"
+from oncegate.sql.outbox.tables import (
+    CHECKPOINTS,
+    MESSAGES,
+    SEQUENCES,
+    TO_ADD,
+    all_tables,
+    checkpoint_table,
+    outbox_table,
 )
 
+_TASKS: Final = {
+    "add messages": TO_ADD,
+    "number aggregates": {SEQUENCES: TO_ADD[SEQUENCES]},
+    "relay messages": {MESSAGES: "SELECT, UPDATE, DELETE"},
+    "relay tables of events": {CHECKPOINTS: "SELECT, INSERT, UPDATE"},
+    "see what waits": {MESSAGES: "SELECT"},
+}
+_OF_INBOX: Final = {
+    "consume": {INBOX: "SELECT, INSERT, UPDATE"},
+    "forget markers": {INBOX: "SELECT, INSERT, UPDATE, DELETE"},
+    "look": {INBOX: "SELECT"},
+}
+_OPEN: Final = text(
+    "SELECT CAST(datname AS text) AS database, pid, is_here, writes,"
+    " extract(epoch FROM clock_timestamp() - began) AS seconds FROM ("
+    "SELECT datname, pid, datname = current_database() AS is_here, backend_xid IS NOT NULL AS writes, xact_start AS began"
+    " FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND (backend_xid IS NOT NULL OR"
+    " datname = current_database() AND (xact_start IS NOT NULL OR backend_xmin IS NOT NULL))"
+    " UNION ALL SELECT database, NULL, database = current_database(), true, prepared FROM pg_prepared_xacts) AS t"
+    " WHERE began IS NULL OR clock_timestamp() - began > make_interval(secs => :seconds) ORDER BY began"
+)
+"""Those of the whole server that have written, prepared ones too, since a table of events is published up to the oldest of
+them; of this database also those that only read, since they keep its removed rows. When another role's began is ``NULL`` to
+who may not read that."""
 
-def examine(database: str, schema: str | None) -> list[DatabaseFinding]:
-    """Of an outbox: the tables, what the role may, open transactions, what waits. The same of an order, where one
-    is kept; an outbox need not be there then.
+
+def examine(database: str, schema: str | None, *, long: float = LONG_SECONDS) -> list[DatabaseFinding]:
+    """Of an outbox: the tables, what the role may, open transactions, what waits. The same of an inbox, and of an order, where
+    there is one; an outbox need not be there then. A transaction counts that is open for ``long`` (s).
 
     Raises `NotDone` where the database can't be looked at.
     """
 
     def examined(connection: Connection) -> list[DatabaseFinding]:
-        of_order = order_findings(connection, schema)
+        of_inbox = _inbox(connection, schema) + order_findings(connection, schema)
         has_outbox = inspect(connection).has_table(MESSAGES, schema=schema)
         found: list[DatabaseFinding] = []
-        if has_outbox or not of_order:
-            users = "who adds, or relays, needs it"
-            found += table_findings(connection, all_tables(schema), _NEEDED, group="outbox", users=users)
+        if has_outbox or not of_inbox:
+            found += table_findings(connection, all_tables(schema), _TASKS, group="outbox")
         if connection.dialect.name == "postgresql":
-            found += _transactions(connection)
+            found += _transactions(connection, long)
         if has_outbox and all(each.severity != "failed" for each in found):
             found += [*_waiting(connection, schema), *_sources(connection, schema)]
-        return found + of_order
+        return found + of_inbox
 
     return in_database(database, examined)
 
 
-def _transactions(connection: Connection) -> list[DatabaseFinding]:
-    count, longest = connection.execute(_OPEN, {"seconds": LONG_SECONDS}).one()
-    if not count:
-        return [DatabaseFinding("transactions", "good", f"none that this role sees is open for {LONG_SECONDS:g} s")]
-    line = (
-        f"{count} open for more than {LONG_SECONDS:g} s, the oldest for {longest:.0f} s: tables of events are published up to"
-        " where it began, and removed rows are not vacuumed"
-    )
-    return [DatabaseFinding("transactions", "advice", line)]
+def _inbox(connection: Connection, schema: str | None) -> list[DatabaseFinding]:
+    table = inbox_table(MetaData(), schema)
+    if not inspect(connection).has_table(table.name, schema=schema):
+        return []
+    return table_findings(connection, [table], _OF_INBOX, group="inbox")
+
+
+def _transactions(connection: Connection, long: float) -> list[DatabaseFinding]:
+    found = connection.execute(_OPEN, {"seconds": long}).all()
+    dated = [each for each in found if each.seconds is not None]
+    lines = []
+    if writing := [each for each in dated if each.writes]:
+        lines.append(f"{_oldest(writing, long)}: tables of events are published up to where it began")
+    if here := [each for each in dated if each.is_here]:
+        lines.append(f"{_oldest(here, long)}: rows that were removed in this database are not vacuumed")
+    if hidden := len(found) - len(dated):
+        lines.append(
+            f"{hidden} of other roles are open, and this role may not see since when: GRANT pg_read_all_stats TO it, or"
+            " look by another one"
+        )
+    if not lines:
+        line = f"none is open for {long:g} s, neither in this database nor, of those that write, on the server"
+        return [DatabaseFinding("transactions", "good", line)]
+    return [DatabaseFinding("transactions", "advice", line) for line in lines]
+
+
+def _oldest(found: Sequence[Row[Any]], long: float) -> str:
+    first = found[0]
+    where = "prepared" if first.pid is None else f"process {first.pid}"
+    return f"{len(found)} open for more than {long:g} s, the oldest for {first.seconds:.0f} s in {first.database} ({where})"
 
 
 def _waiting(connection: Connection, schema: str | None) -> list[DatabaseFinding]:
-    waiting = backlog(connection, outbox_table(MetaData(), schema))
+    table = outbox_table(MetaData(), schema)
+    if closed := unreadable(connection, "outbox", "what waits", table):
+        return closed
+    waiting = backlog(connection, table)
     age = 0.0 if waiting.oldest is None else (datetime.now(UTC) - waiting.oldest).total_seconds()
     if age > LONG_SECONDS:
         line = f"{waiting.rows} rows wait, the oldest for {age:.0f} s: does a relay run? oncegate relay"
@@ -67,7 +115,7 @@ def _waiting(connection: Connection, schema: str | None) -> list[DatabaseFinding
     else:
         found = [DatabaseFinding("outbox", "good", f"{waiting.rows} rows wait, none for long")]
     if waiting.held:
-        line = f"{waiting.held} rows were refused, and hold up their aggregates: oncegate outbox list --held"
+        line = f"{waiting.held} rows were refused, and hold up their aggregates: {command_line('outbox list --held', schema)}"
         found.append(DatabaseFinding("outbox", "advice", line))
     return found
 
@@ -75,7 +123,9 @@ def _waiting(connection: Connection, schema: str | None) -> list[DatabaseFinding
 def _sources(connection: Connection, schema: str | None) -> list[DatabaseFinding]:
     """How far tables of events are published; what waits there only their relays know."""
     table = checkpoint_table(MetaData(), schema)
-    found = []
+    found = unreadable(connection, "source", "how far tables of events are published", table)
+    if found:
+        return found
     for row in connection.execute(select(table).order_by(table.c.source)):
         transaction = f"transaction {row.transaction}, " if row.transaction else ""
         ahead = len(orjson.loads(row.ahead))

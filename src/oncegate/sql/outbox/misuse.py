@@ -8,10 +8,11 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import UnboundExecutionError
 
 from oncegate.middleware.consumers.sql_interface import NAME, NotProcessed, aggregate_digest
-from oncegate.sql.database.errors import InboxMisused, is_of_database, meaning
+from oncegate.sql.database.errors import InboxMisused, is_denied, is_of_database, meaning, reason_of
 from oncegate.sql.database.misuse import check_commits_nothing
 from oncegate.sql.database.sessions import AnySync
 from oncegate.sql.database.types import DIALECTS
+from oncegate.sql.outbox.tables import MESSAGES, SEQUENCES, TO_ADD
 
 Result = TypeVar("Result")
 
@@ -72,9 +73,12 @@ def in_transaction_of(session: AnySync, table: str, step: Callable[[Connection],
             "the connection is in AUTOCOMMIT: it would be committed without what it belongs to; use an engine without it"
         ) from None
     except Exception as error:
+        if is_denied(error):
+            tables = TO_ADD if table.endswith(MESSAGES) else (SEQUENCES,)
+            needed = ", and ".join(f"{TO_ADD[name]} on {name}" for name in tables)
+            raise OutboxMisused(f"the role may not: {reason_of(error)}; it needs {needed}") from error
         if is_of_database(error) and isinstance(meaning(error, table), InboxMisused):
             raise OutboxMisused(
-                f"the table {table} is missing, not as it is needed, or not the role's to use:"
-                " oncegate outbox create --database URL"
+                f"the table {table} is missing, or not as it is needed: oncegate outbox create --database URL"
             ) from error
         raise

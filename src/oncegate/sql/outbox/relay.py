@@ -17,7 +17,7 @@ from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from oncegate.middleware.consumers.sql_interface import Backoff, given_seconds, is_async, notify
-from oncegate.sql.database.errors import is_of_database
+from oncegate.sql.database.errors import is_of_database, reason_of
 from oncegate.sql.outbox.publishing import Publish, by_broker, is_away
 from oncegate.sql.outbox.sources.outbox_source import OutboxSource
 from oncegate.sql.outbox.sources.source import OutboxMessage, RefusedMessage, Source
@@ -242,5 +242,4 @@ def _log_database(error: Exception) -> None:
     """Raises ``error`` where it is none of a database's."""
     if not is_of_database(error):
         raise error
-    reason = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
-    log.warning("the database can't be used: %s: %s", type(error).__name__, reason)
+    log.warning("the database can't be used: %s: %s", type(error).__name__, reason_of(error))

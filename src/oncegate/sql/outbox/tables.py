@@ -11,6 +11,9 @@ SEQUENCES: Final = "oncegate_sequence"
 MESSAGES: Final = "oncegate_outbox"
 CHECKPOINTS: Final = "oncegate_checkpoint"
 
+TO_ADD: Final = {MESSAGES: "INSERT, SELECT", SEQUENCES: "INSERT, SELECT, UPDATE"}
+"""What a role needs that adds messages, on each table; SELECT, since PostgreSQL gives back what was inserted."""
+
 _ID: Final = sa.BigInteger().with_variant(sa.Integer(), "sqlite")  # where only an INTEGER is a row's id
 _WAITING: Final = sa.text("published_at IS NULL AND aggregate IS NOT NULL")
 _FREE: Final = sa.text("published_at IS NULL AND aggregate IS NULL")

@@ -173,8 +173,8 @@ async def test_a_process_s_end_behind_the_last_byte_leaves_no_client_waiting(
     in_flight = there.middleware.admissions.in_flight
     in_flight.closing = True
     (attempt,) = in_flight._attempts.values()
-    assert attempt.task is not None
-    attempt.task.cancel()
+    assert attempt.lease.task is not None
+    attempt.lease.task.cancel()
     done, _ = await asyncio.wait([call.task], timeout=PATIENCE)
     assert done, "its client waits for ever"
     assert not call.done

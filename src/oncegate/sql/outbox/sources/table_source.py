@@ -70,10 +70,11 @@ class TableSource(DatabaseSource):
 
     On PostgreSQL ``transaction`` names a column of type ``xid8`` with the default ``pg_current_xact_id()``; an index on it and
     ``position`` is read. What an open transaction may still write holds up what is behind it: until the oldest one of the
-    database has ended, nothing is published that began after it. On SQLite, and with ``transaction=None``, rows are read in the
-    order of their positions, and for what appears late those again that were the last ones ``look_back`` seconds ago, in
-    pages of ``page`` rows: what commits later than so long after a higher position is lost. ``recent`` runs of published
-    positions are remembered, and ``kept`` of them stored; among transactions ``kept`` rows are published ahead, at most.
+    server that has written, or is prepared, has ended, nothing is published that began after it. On SQLite, and with
+    ``transaction=None``, rows are read in the order of their positions, and for what appears late those again that were the
+    last ones ``look_back`` seconds ago, in pages of ``page`` rows: what commits later than so long after a higher position is
+    lost. ``recent`` runs of published positions are remembered, and ``kept`` of them stored; among transactions ``kept`` rows
+    are published ahead, at most.
 
     A message that the broker refuses is tried again after a pause, which grows from 1 s to 60 s, and what is behind it in its
     aggregate waits. After ``attempts`` refusals it is dead: passed, with an error in the log. 0: it is never given up.

@@ -1,0 +1,167 @@
+"""A request for admission: what is asked, where its record is, and the claim that is under way for it."""
+# Compiled: docs/decisions/0012-compiled.md
+
+import asyncio
+import os
+import socket
+from functools import lru_cache
+from time import monotonic, time
+from typing import Final
+
+from oncegate.cache.record import TOKEN_BYTES, Claim, ClaimRequest, Trace, takes_over
+from oncegate.middleware.admission.attempt import Attempt, InFlight
+from oncegate.middleware.admission.slots import Slot
+from oncegate.middleware.rules.policy import Policy
+
+_MOST_OF_HOST: Final = 32
+
+
+@lru_cache(maxsize=64)
+def gateway_id(name: str = "") -> str:
+    """This process's name in the records that it makes: ``name``, or else the host's, and the process id: ``host/pid``.
+
+    Of a long host name its end, which is where orchestrators put what differs.
+    """
+    return f"{(name or socket.gethostname())[-_MOST_OF_HOST:]}/{os.getpid()}"
+
+
+# A forked worker is another gateway. Reading the process id for each claim would be a system call each.
+if hasattr(os, "register_at_fork"):  # Windows has none, and never forks
+    os.register_at_fork(after_in_child=gateway_id.cache_clear)
+
+
+class Address:
+    """Where a request's record is by one of the secrets, and its fingerprints by that one.
+
+    ``whole`` is the fingerprint as other policies than ``on_mismatch = "warn"`` make it.
+    """
+
+    __slots__ = ("fingerprint", "key", "whole")
+
+    def __init__(self, key: str, fingerprint: bytes, whole: bytes = b"") -> None:
+        self.key = key
+        self.fingerprint = fingerprint
+        self.whole = whole
+
+
+class Rotation:
+    """The two addresses of a request while one secret replaces the other: by the ``first``, and by the ``other`` one.
+
+    By the first one's look-up key its caller is known here, wherever the record is.
+    """
+
+    __slots__ = ("first", "other")
+
+    def __init__(self, first: Address, other: Address) -> None:
+        self.first = first
+        self.other = other
+
+    def beside(self, key: str) -> Address:
+        """The one whose look-up key ``key`` is not."""
+        return self.first if key == self.other.key else self.other
+
+
+class Claiming:
+    """A claim under way, from `Admissions.enter` to `Admissions.admitted`: its ``slot``, ``None`` while it has none.
+
+    ``claim`` is what was ``sent`` last. ``attempt`` is there under ``fail_open`` alone: a claim that is won late must find it.
+    """
+
+    __slots__ = ("attempt", "claim", "is_ready", "sent", "slot", "tasks")
+
+    claim: ClaimRequest
+
+    def __init__(self, slot: Slot | None) -> None:
+        self.slot = slot
+        self.is_ready = False
+        """Whatever has to come before the claim is seen to."""
+        self.sent = 0.0
+        self.attempt: Attempt | None = None
+        self.tasks: tuple[asyncio.Task[None], ...] = ()
+        """Bring the answer, where that takes coroutines; cancelled with their caller."""
+
+
+NO_CLAIM: Final = Claiming(None)
+"""Stands for the claim of a request that has none under way."""
+
+
+class AdmissionRequest:
+    """A request for admission: ``wait`` is how many seconds to wait for a concurrent request's outcome, 0 for not at all.
+
+    ``submission``: the command is to be accepted now and processed later. ``key``, ``fingerprint`` and ``whole`` are those of
+    an `Address`; with a ``rotation``, its record may turn out to be at the other one of two. ``until`` is the instant, on the
+    monotonic clock, up to which it waits, 0.0 for not at all.
+    """
+
+    # No dataclass: compiled, what those generate takes ten times as long.
+    __slots__ = (
+        "claiming",
+        "fingerprint",
+        "key",
+        "method",
+        "policy",
+        "raise_on_duplicate",
+        "rotation",
+        "submission",
+        "until",
+        "whole",
+    )
+
+    def __init__(
+        self,
+        key: str,
+        fingerprint: bytes,
+        policy: Policy,
+        wait: float = 0.0,
+        raise_on_duplicate: bool = False,
+        submission: bool = False,
+        whole: bytes = b"",
+        method: str = "",
+        rotation: Rotation | None = None,
+    ) -> None:
+        self.key = key
+        self.fingerprint = fingerprint
+        self.whole = whole
+        self.method = method
+        self.policy = policy
+        self.until = monotonic() + wait if wait > 0 else 0.0
+        self.raise_on_duplicate = raise_on_duplicate
+        self.submission = submission
+        self.rotation = rotation
+        self.claiming = NO_CLAIM
+
+    def go_to(self, address: Address) -> None:
+        """Its record is there, as it turns out."""
+        self.key, self.fingerprint, self.whole = address.key, address.fingerprint, address.whole
+
+    def prepare(self, in_flight: InFlight) -> None:
+        """Make the claim of the record under ``key``, under a token of its own, once there is a slot for it."""
+        policy, claiming = self.policy, self.claiming
+        claiming.sent = monotonic()
+        claiming.claim = ClaimRequest(
+            os.urandom(TOKEN_BYTES),
+            self.fingerprint,
+            policy.lease_ms,
+            policy.retention_ms,
+            policy.takeover,
+            Trace(
+                gateway_id(policy.process),
+                int(time() * 1000),
+                None,
+                "",
+                self.method,
+                policy.route if self.method else "",
+            ),
+            self.submission,
+        )
+        if policy.fails_open:
+            claiming.attempt = self.attempt(in_flight)
+
+    def attempt(self, in_flight: InFlight) -> Attempt:
+        """The attempt that the claim under way is made for."""
+        claiming = self.claiming
+        return Attempt(in_flight, self.key, claiming.claim, self.policy, claiming.sent, claiming.slot)
+
+    def may_take_over(self, found: Claim) -> bool:
+        """Whether what is ``found`` may be claimed."""
+        return takes_over(found.record, self.policy.takeover, self.fingerprint, submission=self.submission)
