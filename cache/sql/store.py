@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from oncegate.cache import transitions
 from oncegate.cache.codec import body_begins, decode, encode
@@ -18,7 +18,7 @@ from oncegate.cache.record import TOKEN_BYTES, Claim, ClaimRequest, Record, body
 from oncegate.cache.sql.calls import ClaimDecision, Decision, OwnerDecision, SecretDecision
 from oncegate.cache.sql.line import Call, ClaimCall, Line
 from oncegate.cache.sql.rows import Rows
-from oncegate.cache.store import Adopt, CallbackCache, CallbackCalls, Page, Then, set_reply, start
+from oncegate.cache.store import Adopt, CallbackCache, CallbackCalls, Page, Then, start
 from oncegate.cache.transitions import Resolution, ResolveRequest
 
 Result = TypeVar("Result")
@@ -80,7 +80,22 @@ class SqlCache(CallbackCache, by_callback=True):
 
     async def claim(self, key: str, request: ClaimRequest, *, adopt: Adopt | None = None) -> Claim:
         """See `Cache.claim`. A fresh token for each call: one that was given up on is withdrawn by its token."""
-        return await self._answer(partial(self._claim_call, key, request, adopt))
+        reply: _Reply[Claim] = _Reply()
+        try:
+            return await self._answer(partial(self._claim_call, key, request, adopt), reply)
+        except asyncio.CancelledError:
+            won = getattr(reply, "answer", None)
+            if isinstance(won, Claim) and won.won:  # cancelled between the answer and its taking
+                self._give_back(key, won, adopt)
+            raise
+
+    def _give_back(self, key: str, won: Claim, adopt: Adopt | None) -> None:
+        if adopt is not None:
+            adopt(won)
+            return
+        token = won.record.token
+        decision = OwnerDecision(key, partial(transitions.release, token=token), self._encryption, token)
+        self._line(asyncio.get_running_loop()).start(Call(decision, lambda _: None))
 
     def start_claim(
         self,
@@ -218,16 +233,35 @@ class SqlCache(CallbackCache, by_callback=True):
     async def _decide(self, decision: Decision[Result], *, repeats: bool = True) -> Result:
         return await self._answer(lambda then: Call(decision, then, repeats=repeats))
 
-    async def _answer(self, call: Callable[[Then[Result]], Call[Any]]) -> Result:
+    async def _answer(self, call: Callable[[Then[Result]], Call[Any]], reply: "_Reply[Result] | None" = None) -> Result:
         loop = asyncio.get_running_loop()
-        reply: asyncio.Future[Result | Exception] = loop.create_future()
-        made = call(partial(set_reply, reply))
+        reply = _Reply() if reply is None else reply
+        made = call(reply)
         self._line(loop).start(made)
-        try:
-            answer = await reply
-        except BaseException:
-            made.leave()
-            raise
+        if not made.is_over:
+            reply.future = loop.create_future()
+            try:
+                await reply.future
+            except BaseException:
+                made.leave()
+                raise
+        answer = reply.answer
         if isinstance(answer, Exception):
             raise answer
         return answer
+
+
+class _Reply(Generic[Result]):
+    """Takes a call's answer. Many are there at once, and want no future."""
+
+    __slots__ = ("answer", "future")
+
+    answer: Result | Exception
+
+    def __init__(self) -> None:
+        self.future: asyncio.Future[None] | None = None
+
+    def __call__(self, answer: Result | Exception) -> None:
+        self.answer = answer
+        if self.future is not None and not self.future.done():
+            self.future.set_result(None)

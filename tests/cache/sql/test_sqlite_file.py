@@ -10,7 +10,8 @@ import sqlite3
 import stat
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager, suppress
 from pathlib import Path
 
@@ -18,6 +19,7 @@ import pytest
 
 from oncegate.cache.errors import CacheFull, CacheUnavailable, CacheUnsupported
 from oncegate.cache.record import Claim, ClaimRequest, Record, State, StoredResponse
+from oncegate.cache.sql.rows import Reply, Step
 from oncegate.cache.sql.sqlite import file as module
 from oncegate.cache.sql.sqlite.clock import SteadyClock
 from oncegate.cache.sql.sqlite.file import SqliteFile
@@ -207,11 +209,60 @@ async def test_what_waits_goes_together(tmp_path: Path) -> None:
             )
 
 
+async def test_a_claim_whose_caller_is_cancelled_just_when_it_is_won_is_given_back(tmp_path: Path) -> None:
+    async with opened(tmp_path / "records.db") as cache:
+        await succeeded(cache, "a:key")
+        (line,) = cache._lines.values()
+        task = asyncio.create_task(claim(cache, "b:key"))
+        put = line.rows.put
+
+        def cancelled_behind(step: Step, then: Callable[[Reply], None]) -> None:
+            def both(reply: Reply) -> None:
+                then(reply)
+                task.cancel()
+
+            line.rows.put = put  # type: ignore[method-assign]
+            put(step, both)
+
+        line.rows.put = cancelled_behind  # type: ignore[method-assign]
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert (await claim(cache, "b:key")).won
+
+
+async def test_what_a_caller_makes_of_its_answer_holds_up_nobody(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opened(tmp_path / "records.db") as cache:
+
+        def failing(_: Claim | Exception) -> None:
+            raise RuntimeError("it is the caller's")
+
+        request = ClaimRequest(os.urandom(16), PRINT, MANY_MS, MANY_MS)
+        loop = asyncio.get_running_loop()
+        cache.start_claim("a:key", request, loop=loop, adopt=None, then=failing)
+        assert not (await claim(cache, "a:key")).won
+        assert "it is the caller's" in caplog.text
+
+
+async def test_nothing_is_left_open_where_a_call_is_under_way_at_the_close(tmp_path: Path) -> None:
+    cache = SqlCache.from_url(f"sqlite:///{tmp_path}/records.db", timeout=30)
+    pending = [asyncio.create_task(claim(cache, f"a:{number}")) for number in range(50)]
+    await asyncio.sleep(0)
+    await cache.close()
+    answers = await asyncio.gather(*pending, return_exceptions=True)
+    assert all(isinstance(answer, Claim | CacheUnavailable) for answer in answers)
+    await until(lambda: not [thread for thread in threading.enumerate() if thread.name == "oncegate-sqlite"])
+    assert (await claim(cache, "b:key")).won  # it connects again
+    await cache.close()
+
+
 # -- forks -------------------------------------------------------------------------------------------------------------
 
 FORKED = """
 import asyncio, os, sys
 from oncegate.cache.record import ClaimRequest
+from oncegate.cache.sql.rows import Reply, Step
 from oncegate.cache.sql.sqlite import file as module
 from oncegate.cache.sql.store import SqlCache
 
