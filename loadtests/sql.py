@@ -25,6 +25,7 @@ from oncegate.cache.sql.postgresql import server as postgresql
 from oncegate.cache.sql.postgresql import statements
 from oncegate.cache.sql.sqlite import file as sqlite
 from oncegate.cache.sql.store import SqlCache
+from oncegate.cache.store import Cache
 from testing.postgresql import PostgreSQLServer
 
 CALLERS: Final = 32
@@ -162,7 +163,7 @@ async def _turn(way: str, server: PostgreSQLServer, path: Path, seconds: float) 
 
 async def _replays(server: PostgreSQLServer, path: Path, count: int) -> dict[str, float]:
     """CPU of this process for one replay, in us."""
-    caches = {
+    caches: dict[str, Cache] = {
         "memory": MemoryCache(),
         "sqlite": SqlCache.from_url(f"sqlite:///{path}", timeout=60),
         "postgresql": SqlCache.from_url(_table(server), timeout=60),

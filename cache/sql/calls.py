@@ -25,7 +25,7 @@ MOST_TRIES: Final = 5
 _IN_FLIGHT_HEAD: Final = bytes((VERSION,)) + b"I"
 
 
-class Decision(Generic[Result]):
+class CallDecision(Generic[Result]):
     """Decides one call, step by step: `begin` or `found` give the step to be made next, ``None`` once there is an ``answer``."""
 
     __slots__ = ("_law", "_tries", "answer", "encryption", "key", "until_ms")
@@ -80,18 +80,18 @@ class Decision(Generic[Result]):
         return encode(record, self.encryption, self.key.encode())
 
 
-class ClaimDecision(Decision[Claim]):
+class ClaimDecision(CallDecision[Claim]):
     """A claim, which guesses that the key is free."""
 
     __slots__ = ()
 
     def begin(self) -> Step:
-        """See `Decision`."""
+        """See `CallDecision`."""
         swap = self._decide(None, Expected.NOTHING, None)
         return swap if swap is not None else Read(self.key)
 
 
-class OwnerDecision(Decision[bool]):
+class OwnerDecision(CallDecision[bool]):
     """What only the owner of ``token`` does. With an ``outcome``, its attempt is guessed to be in flight."""
 
     __slots__ = ("_data", "_outcome", "_token")
@@ -112,7 +112,7 @@ class OwnerDecision(Decision[bool]):
         """The bytes of the outcome, where they were made before: a large one is encrypted in a thread."""
 
     def begin(self) -> Step:
-        """See `Decision`."""
+        """See `CallDecision`."""
         outcome = self._outcome
         if outcome is None:
             return Read(self.key)
@@ -137,7 +137,7 @@ _FOR_GOOD_MS: Final = 10**14
 """Three thousand years."""
 
 
-class SecretDecision(Decision[bool]):
+class SecretDecision(CallDecision[bool]):
     """Whether what is kept of a namespace's secrets has one of ``values``, or nothing is kept; ``writes``: keep them then."""
 
     __slots__ = ("_values", "_writes")
@@ -148,7 +148,7 @@ class SecretDecision(Decision[bool]):
         self._writes = writes
 
     def found(self, found: Found) -> Step | None:
-        """See `Decision`."""
+        """See `CallDecision`."""
         row, kept = found.row, b" ".join(self._values)
         self.answer = found.swapped or row is None or any(value in row.data.split(b" ") for value in self._values)
         if found.swapped or not self._writes or not self.answer or (row is not None and row.data == kept):

@@ -22,7 +22,7 @@ from oncegate.cache import transitions
 from oncegate.cache.backoff import Backoff
 from oncegate.cache.errors import CacheError, CacheUnavailable
 from oncegate.cache.record import Claim, ClaimRequest
-from oncegate.cache.sql.calls import Decision, OwnerDecision
+from oncegate.cache.sql.calls import CallDecision, OwnerDecision
 from oncegate.cache.sql.rows import AnswerLost, Found, Read, Reply, Rows, Step
 from oncegate.cache.store import start
 
@@ -44,7 +44,7 @@ class Call(Generic[Result]):
     __slots__ = ("_then", "deadline", "decision", "is_over", "repeats", "timer", "was_lost")
 
     def __init__(
-        self, decision: Decision[Result], then: Callable[[Result | Exception], None], *, repeats: bool = True
+        self, decision: CallDecision[Result], then: Callable[[Result | Exception], None], *, repeats: bool = True
     ) -> None:
         self.decision = decision
         self.repeats = repeats
@@ -80,7 +80,7 @@ class ClaimCall(Call[Claim]):
 
     def __init__(
         self,
-        decision: Decision[Claim],
+        decision: CallDecision[Claim],
         request: ClaimRequest,
         adopt: Callable[[Claim], None] | None,
         then: Callable[[Claim | Exception], None],
@@ -331,7 +331,7 @@ class _Withdrawal:
         self.tries = 0
 
 
-def _next_step(decision: Decision[Any], found: Found) -> Step | Exception | None:
+def _next_step(decision: CallDecision[Any], found: Found) -> Step | Exception | None:
     try:
         step = decision.found(found)
         if step is not None and decision.until_ms and found.now_ms > decision.until_ms:

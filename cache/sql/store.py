@@ -15,7 +15,7 @@ from oncegate.cache.codec import body_begins, decode, encode
 from oncegate.cache.encryption import OFF_LOOP_BYTES, Encryption, given_encryption, off_loop
 from oncegate.cache.errors import CacheError
 from oncegate.cache.record import TOKEN_BYTES, Claim, ClaimRequest, Record, body_bytes
-from oncegate.cache.sql.calls import ClaimDecision, Decision, OwnerDecision, SecretDecision
+from oncegate.cache.sql.calls import CallDecision, ClaimDecision, OwnerDecision, SecretDecision
 from oncegate.cache.sql.line import Call, ClaimCall, Line
 from oncegate.cache.sql.rows import Rows
 from oncegate.cache.store import Adopt, CallbackCache, CallbackCalls, Page, Then, start
@@ -185,12 +185,12 @@ class SqlCache(CallbackCache, by_callback=True):
         """See `Cache.resolve`."""
         transitions.check_resolution(request.state, request.ttl_ms, request.response)
         law = partial(transitions.resolve, request=request)
-        return await self._decide(Decision(key, law, self._encryption), repeats=False)
+        return await self._decide(CallDecision(key, law, self._encryption), repeats=False)
 
     async def purge(self, key: str, seen: Record, *, force: bool = False) -> Resolution:
         """Remove a record, unless it is another attempt's by now than ``seen``, or in flight and not by ``force``."""
         law = partial(transitions.purge, seen=seen, force=force)
-        return await self._decide(Decision(key, law, self._encryption), repeats=False)
+        return await self._decide(CallDecision(key, law, self._encryption), repeats=False)
 
     async def check_secret(self, namespace: str, values: Sequence[str], *, writes: bool) -> bool:
         """See `KeepsSecretCheck`. It is kept for good, beside the records: no scan of the namespace finds it."""
@@ -230,7 +230,7 @@ class SqlCache(CallbackCache, by_callback=True):
         for loop in [loop for loop in list(self._lines) if loop.is_closed()]:
             self._lines.pop(loop, None)
 
-    async def _decide(self, decision: Decision[Result], *, repeats: bool = True) -> Result:
+    async def _decide(self, decision: CallDecision[Result], *, repeats: bool = True) -> Result:
         return await self._answer(lambda then: Call(decision, then, repeats=repeats))
 
     async def _answer(self, call: Callable[[Then[Result]], Call[Any]], reply: "_Reply[Result] | None" = None) -> Result:

@@ -37,9 +37,9 @@ def held(url: str, namespace: str) -> dict[str, Held]:
     with redis.Redis.from_url(url) as client:
         for name in client.scan_iter(f"{namespace}:*"):
             with client.pipeline() as pipe:
-                data, remaining_ms = cast(tuple[bytes | None, int], pipe.get(name).pttl(name).execute())
-            if data is not None:
-                found[name.decode()] = Held(decode(data, remaining_ms), remaining_ms)
+                kept, remaining_ms = cast(tuple[bytes | None, int], pipe.get(name).pttl(name).execute())
+            if kept is not None:
+                found[name.decode()] = Held(decode(kept, remaining_ms), remaining_ms)
     return found
 
 

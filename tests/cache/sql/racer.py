@@ -53,4 +53,5 @@ async def main(url: str, keys: int, callers: int, seed: int, path: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], *map(int, sys.argv[2:5]), sys.argv[5]))
+    _, address, how_many, of_callers, chance_of, written = sys.argv
+    asyncio.run(main(address, int(how_many), int(of_callers), int(chance_of), written))

@@ -191,7 +191,7 @@ from oncegate.cache.record import ClaimRequest, State
 from oncegate.cache.sql import calls
 from oncegate.cache.sql.store import SqlCache
 
-decide = calls.Decision._decide
+decide = calls.CallDecision._decide
 
 def stopping(self, held, expected, row):
     step = decide(self, held, expected, row)
@@ -200,7 +200,7 @@ def stopping(self, held, expected, row):
         os.kill(os.getpid(), signal.SIGSTOP)  # it has read, and has not swapped yet
     return step
 
-calls.Decision._decide = stopping
+calls.CallDecision._decide = stopping
 
 async def main():
     cache = SqlCache.from_url(sys.argv[1], timeout=30)

@@ -90,7 +90,7 @@ class Connection:
 
 class FileOnForgetfulDisk(SqliteFile):
     disk: ForgetfulDisk
-    is_open = False  # type: ignore[assignment]  # the loop reads by another library, which would not know of this one's locks
+    is_open = False  # the loop reads by another library, which would not know of this one's locks
 
     def _connect(self) -> Any:
         return Connection(self.address.path, self.disk)
@@ -113,14 +113,14 @@ async def lost_by_cuts(path: Path, options: str, folders: Iterator[Path], cuts: 
     file.disk = disk = ForgetfulDisk()
     cache = SqlCache(lambda loop: SqliteRows(file, loop, 30), timeout=30, closed=file.close)
     chance = random.Random(7)
-    told: list[str] = []
+    answered: list[str] = []
     lost = 0
     for _ in range(cuts):
         for _ in range(chance.randrange(1, 12)):
-            key, token = f"a:{len(told)}", os.urandom(16)
+            key, token = f"a:{len(answered)}", os.urandom(16)
             assert (await cache.claim(key, ClaimRequest(token, PRINT, 600_000, 600_000))).won
             assert await cache.complete(key, Record(State.SUCCEEDED, token, PRINT, 1), ttl_ms=600_000)
-            told.append(key)
+            answered.append(key)
         folder = next(folders)
         disk.after_a_cut(folder)
         with closing(sqlite3.connect(folder / path.name)) as left:
@@ -129,7 +129,7 @@ async def lost_by_cuts(path: Path, options: str, folders: Iterator[Path], cuts: 
             found = (
                 left.execute("SELECT key FROM records WHERE substr(data, 2, 1) = X'53'").fetchall() if tables[0] else []
             )
-            lost += len(set(told) - {key for (key,) in found})
+            lost += len(set(answered) - {key for (key,) in found})
     await cache.close()
     return lost
 

@@ -48,8 +48,7 @@ def run(url: str, log: Path, *, processes: int, callers: int, keys: int, kills: 
         victim = chance.randrange(len(running))
         running[victim].kill()
         running[victim].wait()
-        assert running[victim].stderr is not None
-        running[victim].stderr.close()
+        running[victim].communicate()
         seed += 1
         running[victim] = racer(url, keys, callers, seed, log)
     for each in running:

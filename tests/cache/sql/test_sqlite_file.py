@@ -67,7 +67,7 @@ async def test_the_file_and_what_is_beside_it_are_their_owners_alone(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("url", "told"),
+    ("url", "reason"),
     [
         ("sqlite://records.db", "three slashes"),
         ("sqlite:///", "path of a file"),
@@ -77,8 +77,8 @@ async def test_the_file_and_what_is_beside_it_are_their_owners_alone(tmp_path: P
         ("postgresql://u@h/d?prepare=never", "prepare is on"),
     ],
 )
-def test_a_url_that_cannot_be_used_is_refused(url: str, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_a_url_that_cannot_be_used_is_refused(url: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
         SqlCache.from_url(url)
 
 
@@ -94,9 +94,13 @@ def _foreign(path: Path) -> None:
         connection.execute("CREATE TABLE users (name)")
 
 
-UNUSABLE = {
+def _no_database(path: Path) -> None:
+    path.write_bytes(b"x" * 8192)
+
+
+UNUSABLE: dict[str, tuple[Callable[[Path], None], str]] = {
     "a folder": (Path.mkdir, "is a folder"),
-    "no database": (lambda path: path.write_bytes(b"x" * 8192), "damaged"),
+    "no database": (_no_database, "damaged"),
     "newer": (_newer, "newer oncegate"),
     "another program's": (_foreign, "another program's"),
 }
@@ -104,13 +108,13 @@ UNUSABLE = {
 
 @pytest.mark.parametrize("name", UNUSABLE)
 async def test_a_file_that_cannot_hold_records_is_refused_by_the_check(tmp_path: Path, name: str) -> None:
-    make, told = UNUSABLE[name]
+    make, reason = UNUSABLE[name]
     path = tmp_path / "records.db"
     make(path)
     cache = SqlCache.from_url(f"sqlite:///{path}")
-    with pytest.raises(CacheUnsupported, match=told):
+    with pytest.raises(CacheUnsupported, match=reason):
         await cache.check()
-    with pytest.raises(CacheUnavailable, match=told):
+    with pytest.raises(CacheUnavailable, match=reason):
         await claim(cache, "a:key")
     await cache.close()
 

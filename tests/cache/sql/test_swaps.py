@@ -76,7 +76,7 @@ async def table(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     database = server.database()
     server.execute(statements.TABLES, database)
     in_server = PostgresRows(PostgresAddress(f"postgresql://postgres@127.0.0.1:{server.port}/{database}"), loop, 30)
-    yield Table(in_server, "oncegate_records", lambda statement: server.execute(statement, database))  # type: ignore[arg-type]
+    yield Table(in_server, "oncegate_records", lambda statement: server.execute(statement, database))
     await in_server.close()
 
 
