@@ -142,6 +142,8 @@ class SqliteFile:
         self._read([job for job in jobs if not isinstance(job.step, Swap)])
         if swaps:
             self._write(swaps)
+        if self._waiting:  # more than go at once
+            self._wake.set()
         return True
 
     def _ends(self) -> bool:

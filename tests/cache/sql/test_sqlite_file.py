@@ -213,6 +213,16 @@ async def test_what_waits_goes_together(tmp_path: Path) -> None:
             )
 
 
+async def test_what_is_more_than_one_commit_takes_follows_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_MOST_SWAPS", 3)
+    monkeypatch.setattr(module, "_IDLE", 3600.0)
+    async with opened(tmp_path / "records.db") as cache:
+        won = await asyncio.gather(*(claim(cache, f"a:{number}") for number in range(20)))
+        assert all(each.won for each in won)
+
+
 async def test_a_claim_whose_caller_is_cancelled_just_when_it_is_won_is_given_back(tmp_path: Path) -> None:
     async with opened(tmp_path / "records.db") as cache:
         await succeeded(cache, "a:key")
