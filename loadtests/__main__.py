@@ -24,6 +24,7 @@ from loadtests import (
     order,
     pages,
     plots,
+    projections,
     relay,
     sql,
 )
@@ -38,6 +39,7 @@ BENCHES: dict[str, tuple[Callable[..., Results], Any]] = {
     "inbox": (inbox.run, inbox),
     "order": (order.run, order),
     "relay": (relay.run, relay),
+    "projections": (projections.run, projections),
 }
 """What measures, and what says what it means: ``tables`` and ``plot``."""
 RESULTS = Path(__file__).parent / "results"
@@ -133,6 +135,17 @@ def bench_order(fill: bool, **options: Any) -> None:
 def bench_relay(fill: bool, **options: Any) -> None:
     """Relays of an outbox on PostgreSQL, in order and by SKIP LOCKED alone, one and three; with one large aggregate."""
     _bench("relay", fill=fill, **options)
+
+
+@main.command("projections")
+@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True)
+@_seconds
+@_quick
+@_out
+@_fill
+def bench_projections(fill: bool, **options: Any) -> None:
+    """Read models by each way of docs/projections.md: batches, lists, guards with eight writers; what each keeps and loses."""
+    _bench("projections", fill=fill, **options)
 
 
 @main.command("instructions")

@@ -24,6 +24,7 @@ from loadtests import (
     inbox,
     middleware_report,
     order,
+    projections,
     relay,
 )
 from loadtests.bed import OURS
@@ -33,8 +34,16 @@ from loadtests.processes import HERE, ROOT
 from loadtests.report import Results, Table, spread
 
 KEPT = ROOT / "docs" / "performance"
-PAGES = ("docs/performance.md", "docs/scaling.md", "docs/inbox.md", "docs/ordering.md", "docs/outbox.md", "README.md")
-BENCHES = ("gateway", "middleware", "cost", "duplicates", "inbox", "order", "relay")
+PAGES = (
+    "docs/performance.md",
+    "docs/scaling.md",
+    "docs/inbox.md",
+    "docs/ordering.md",
+    "docs/outbox.md",
+    "docs/projections.md",
+    "README.md",
+)
+BENCHES = ("gateway", "middleware", "cost", "duplicates", "inbox", "order", "relay", "projections")
 MARKED = re.compile(r"(<!-- made by scripts/performance: ([a-z-]+) -->\n).*?(<!-- until here -->)", re.DOTALL)
 
 Everything = dict[str, Results]
@@ -186,6 +195,7 @@ PARTS: dict[str, Callable[[Everything], str]] = {
     "inbox": lambda results: _tables(inbox.tables(results["inbox"])),
     "order": lambda results: _tables(order.tables(results["order"])),
     "relay": lambda results: _tables(relay.tables(results["relay"])),
+    "projections": lambda results: _tables(projections.tables(results["projections"])),
     "others": lambda _: on_other_machines(others()),
     "scaling": _scaling,
     "readme": _readme,
@@ -215,6 +225,7 @@ def draw_all(results: Everything) -> None:
         "duplicates": ("duplicates", duplicates.plot), "inbox": ("inbox", inbox.plot),
         "order": ("order", order.plot),
         "relay": ("relay", relay.plot),
+        "projections": ("projections", projections.plot),
     }  # fmt: skip
     for name, (bench, plot) in plots.items():
         draw(results[bench], plot, KEPT, name, formats=("svg",))

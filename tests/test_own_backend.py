@@ -351,7 +351,9 @@ def test_the_core_does_not_need_pytest() -> None:
 
 
 def test_an_assertion_of_the_suite_tells_what_it_has_compared() -> None:
+    folder = Path(testing.__file__).parent
     parts = [part for part in pkgutil.iter_modules(testing.__path__) if not part.ispkg]
+    parts = [part for part in parts if "    assert " in (folder / f"{part.name}.py").read_text()]
     loaders = {part.name: type(importlib.import_module(f"{testing.__name__}.{part.name}").__loader__) for part in parts}
     assert loaders
     assert set(loaders.values()) == {AssertionRewritingHook}, loaders

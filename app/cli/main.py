@@ -11,6 +11,7 @@ from oncegate.app.cli.check import check
 from oncegate.app.cli.commands import commands
 from oncegate.app.cli.database.inbox import inbox
 from oncegate.app.cli.database.outbox import outbox
+from oncegate.app.cli.database.projections import project, projections
 from oncegate.app.cli.database.relay import relay
 from oncegate.app.cli.keys import keys
 from oncegate.app.cli.records import records
@@ -19,7 +20,7 @@ from oncegate.app.cli.worker import worker
 from oncegate.cache.open import CACHE_SCHEMES
 from oncegate.cache.redis.url import either
 
-_POSIX_ONLY = ("serve", "demo", "worker", "relay")
+_POSIX_ONLY = ("serve", "demo", "worker", "relay", "project")
 
 
 class _Commands(click.Group):
@@ -173,5 +174,5 @@ def openapi(upstream_spec: str, config: str | None, prefix: str | None, out: Lit
     click.echo(describe_upstream(settings_of({}, config), upstream_spec, prefix=prefix, out=out), nl=False)
 
 
-for each in (keys, records, check, worker, commands, inbox, outbox, relay):
+for each in (keys, records, check, worker, commands, inbox, outbox, relay, project, projections):
     main.add_command(each)

@@ -23,7 +23,8 @@ from oncegate.middleware.rules.settings import IdempotencySettings, nearest
 from oncegate.middleware.tokens.settings import JwtSettings
 
 PREFIX = "ONCEGATE_"
-NOT_SETTINGS = {"ONCEGATE_CONFIG", "ONCEGATE_ADMIN_TOKEN", "ONCEGATE_INBOX_DATABASE", "ONCEGATE_OUTBOX_DATABASE"}
+_OF_DATABASES = {f"ONCEGATE_{name}_DATABASE" for name in ("INBOX", "OUTBOX", "PROJECTIONS")}
+NOT_SETTINGS = {"ONCEGATE_CONFIG", "ONCEGATE_ADMIN_TOKEN", *_OF_DATABASES}
 """Variables that are ours without being a setting of the file: where the file is, a secret that no file should hold, and options
 of single commands."""
 TABLES: dict[str, type[BaseModel]] = {

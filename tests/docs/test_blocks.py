@@ -31,6 +31,7 @@ GUIDES = [
     "fastapi",
     "comparison",
     "faq",
+    "projections",
 ]
 LITTER: list[dict[bytes, bytes]] = [{b"no": b"command"}, {b"v": b"1", b"command": b"\xff", b"body": b""}, {b"v": b"99"}]
 """Entries that somebody else has put into the stream."""

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from oncegate.app.factory import create_gateway
 from oncegate.app.settings.admin_tokens import AdminToken
 from oncegate.app.settings.gateway import GatewaySettings
-from oncegate.prometheus import ConsumerMetrics, RelayMetrics
+from oncegate.prometheus import ConsumerMetrics, ProjectionMetrics, RelayMetrics
 from testing.asgi_client import Client
 
 ROOT = Path(__file__).parents[2]
@@ -25,6 +25,7 @@ async def test_every_metric_is_told_of_and_no_other() -> None:
     registry = CollectorRegistry()
     ConsumerMetrics(registry=registry)  # a worker has these, and build_info
     RelayMetrics(registry=registry)
+    ProjectionMetrics(registry=registry)
     families += registry.collect()
     exposed = {f"{family.name}_total" if family.type == "counter" else family.name for family in families}
     assert len(exposed) > 10

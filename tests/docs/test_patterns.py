@@ -18,6 +18,7 @@ import pytest
 from testing import pages
 from testing.command_line import running
 from tests.docs import test_queue, test_transfer
+from tests.sql.projections import recipes
 
 PATTERNS = Path(__file__).parents[2] / "docs" / "patterns"
 PAGES = sorted(path.stem for path in PATTERNS.glob("*.md") if path.stem != "README")
@@ -304,4 +305,4 @@ def test_every_block_that_is_no_file_runs_by_itself(page: str, tmp_path: Path) -
 
 def test_every_pattern_has_its_example_run() -> None:
     used = set(re.findall(r'^@of\("([\w-]+)"\)$', Path(__file__).read_text("utf-8"), re.M))
-    assert used | {test_transfer.PAGE, test_queue.PAGE} == set(PAGES)
+    assert used | {test_transfer.PAGE, test_queue.PAGE} | set(recipes.PAGES) == set(PAGES)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from loadtests import attack, builds, inbox, instructions, order
+from loadtests import attack, builds, inbox, instructions, order, projections
 from loadtests.__main__ import main
 from loadtests.bed import OURS
 from loadtests.duplicates import UPSTREAM_SECONDS
@@ -48,7 +48,7 @@ def whole(name: str, folder: Path, before: list[str]) -> dict[str, Any]:
     results: dict[str, Any] = json.loads((folder / "results.json").read_text())
     assert results["bench"] == name
     found = [each[-1:] if name == "cost" else each for each in (before, there())]
-    if name in ("inbox", "order"):
+    if name in ("inbox", "order", "projections"):
         found = [[builds.SOURCE]]
     assert results["settings"]["builds"] in found  # it may have been made meanwhile
     assert results["about"]["machine"]["cores"] >= 1
@@ -134,6 +134,14 @@ def test_the_inbox_bench_measures_every_handler_and_the_bytes_of_a_marker(tmp_pa
         assert min(value for name, value in sample.items() if name not in ("handler", "round")) > 0
     assert 100 < results["checks"]["bytes_per_marker"] < 1000
     assert {each for _, ours, theirs, _ in inbox.RATIOS for each in (ours, theirs)} <= set(inbox.HANDLERS)
+
+
+def test_the_projections_bench_measures_every_way(tmp_path: Path) -> None:
+    results = bench("projections", tmp_path)
+    found = {(sample["database"], sample["way"]) for sample in results["samples"] if "way" in sample}
+    assert found == set(product(projections.DATABASES, projections.WAYS))
+    assert {sample["guard"] for sample in results["samples"] if "guard" in sample} == set(projections.GUARDS)
+    assert results["checks"]["lost"]["a position per stream"] == 0
 
 
 def test_the_order_bench_measures_every_handler(tmp_path: Path) -> None:

@@ -10,14 +10,15 @@ from prometheus_client import CollectorRegistry, start_http_server
 from sqlalchemy.orm import Session
 
 from oncegate import Delivery, MemoryCache, Subscription
-from oncegate.prometheus import ConsumerMetrics, RelayMetrics
+from oncegate.prometheus import ConsumerMetrics, ProjectionMetrics, RelayMetrics
 from oncegate.sql import Inbox, OutboxSource, Relay, SequenceEarly
 from oncegate.sql.inbox.create import create
 from testing.command_line import invoke
 from testing.servers import free_port
-from testing.waiting import wait_until
+from testing.waiting import until, wait_until
 from tests.sql.outbox.sinks import Sink, added
 from tests.sql.places import SyncPlace
+from tests.sql.projections.accounts import Ledger, make, position, projection
 from tests.system.prometheus import OF_DATABASES, Prometheus
 
 LONG_AGO = "datetime('now', '-10 minutes')"
@@ -74,6 +75,10 @@ def test_each_alert_is_active_after_what_it_is_for_and_none_before(place: SyncPl
             place.execute(MORE)
             asyncio.run(_measured(place, sink, metrics))
             active("OncegateOutboxGrows")
+            make(place)
+            Ledger().produce(place, "bad")
+            asyncio.run(_applied(place, ProjectionMetrics(registry=registry)))
+            active("OncegateProjectionStands")
             assert expected == OF_DATABASES
     finally:
         server.shutdown()
@@ -89,6 +94,16 @@ async def _deliver(handler: Any) -> None:
 
 def _nothing(_session: Session, _payload: Any) -> None:
     raise AssertionError("its turn has not come")
+
+
+async def _applied(place: SyncPlace, metrics: ProjectionMetrics) -> None:
+    """A projection stands at an event."""
+
+    def fails(_event: Any, _session: Session) -> None:
+        raise LookupError("no such account")
+
+    async with projection(place, work=fails).running(place.engine, watch=metrics):
+        await until(lambda: getattr(position(place), "attempts", 0), "it stands")
 
 
 async def _measured(place: SyncPlace, sink: Sink, metrics: RelayMetrics, *, batches: int = 0) -> None:

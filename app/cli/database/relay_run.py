@@ -65,7 +65,7 @@ def run_relay(options: RelayOptions) -> int:
 
 
 async def _run(options: RelayOptions) -> None:
-    pages = _pages(options)
+    pages = pages_at(options.metrics_host, options.metrics_port)
     metrics = RelayMetrics(registry=CollectorRegistry() if pages is None else pages.registry)
     async with connected(options.database) as engine, _publisher(options.target) as publish:
         try:
@@ -116,18 +116,19 @@ def _outbox(options: RelayOptions, engine: Any) -> Source:
 
 def _made(target: str, engine: Any) -> Source:
     """What the user's function makes of ``engine``. Raises `NotDone`."""
-    make = _imported("--source", target, "function")
+    make = imported_for("--source: ", target, "function")
     source = make(engine) if callable(make) else make
     if not all(hasattr(source, name) for name in ("take", "settle", "let_go", "measure", "close")):
         raise NotDone(f"--source: {target} gives a {type(source).__name__}: no source", usage=True)
     return cast("Source", source)
 
 
-def _pages(options: RelayOptions) -> Pages | None:
-    if not options.metrics_port:
+def pages_at(host: str, port: int) -> Pages | None:
+    """The pages of a command, where it was given a port for them. Raises `NotDone`."""
+    if not port:
         return None
     try:
-        return Pages(options.metrics_host, options.metrics_port, "--metrics-port")
+        return Pages(host, port, "--metrics-port")
     except OSError as error:
         raise NotDone(str(error)) from None
 
@@ -143,7 +144,7 @@ async def _publisher(target: str) -> AsyncIterator[Publish]:
             raise NotDone(f"--to: {redact(target)}: {error}", usage=True) from None
         close = streams.close
     else:
-        broker = _imported("--to", target, "broker, or the URL of a Redis")
+        broker = imported_for("--to: ", target, "broker, or the URL of a Redis")
         try:
             publish = by_broker(broker)
         except TypeError as error:
@@ -155,11 +156,11 @@ async def _publisher(target: str) -> AsyncIterator[Publish]:
         await close()
 
 
-def _imported(option: str, target: str, what: str) -> Any:
-    """What ``package.module:name`` names, looked for in the working directory too. Raises `NotDone`."""
+def imported_for(option: str, target: str, what: str) -> Any:
+    """What ``package.module:name`` names, looked for in the working directory too. Raises `NotDone`, after the ``option``."""
     if ":" not in target:
-        raise NotDone(f"{option}: give package.module:{what}", usage=True)
+        raise NotDone(f"{option}give package.module:{what}", usage=True)
     try:
         return imported(target)
     except HandlerError as error:
-        raise NotDone(f"{option}: {error}", usage=True) from None
+        raise NotDone(f"{option}{error}", usage=True) from None

@@ -20,9 +20,10 @@ from oncegate.middleware.rules.settings import DEFAULT_METHODS, Route
 from oncegate.prometheus.attempts import AttemptMetrics, Families
 from oncegate.prometheus.consumers import ConsumerMetrics
 from oncegate.prometheus.families import DECISIONS, FROM_THE_START, OPERATIONS, OTHER
+from oncegate.prometheus.projections import ProjectionMetrics
 from oncegate.prometheus.relay import RelayMetrics
 
-__all__ = ["ConsumerMetrics", "MiddlewareMetrics", "RelayMetrics"]
+__all__ = ["ConsumerMetrics", "MiddlewareMetrics", "ProjectionMetrics", "RelayMetrics"]
 
 
 class MiddlewareMetrics(AttemptMetrics):

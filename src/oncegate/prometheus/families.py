@@ -1,4 +1,4 @@
-"""Every metric, by its name without ``oncegate_``: of the gateway, apps, consumers and relays. Whoever counts takes it from here.
+"""Every metric, by its name without ``oncegate_``: gateway, apps, consumers, relays, projections. Who counts takes it from here.
 
 A counter's name gets ``_total``, a histogram's ``_seconds``. A label's values are bounded: no key, no caller, no path.
 """
@@ -67,6 +67,8 @@ COUNTERS: Final = {
     "relay_published": CounterFamily("Messages that the broker has confirmed."),
     "relay_published_again": CounterFamily("Of those, after a try whose outcome nobody knows."),
     "relay_refused": CounterFamily("Messages that the broker has refused."),
+    # of projections
+    "projection_events": CounterFamily("Events that were applied, and are committed.", ("projection",)),
 }
 HISTOGRAMS: Final = {
     "upstream": HistogramFamily("From an attempt's begin until its response was whole.", "route"),
@@ -111,6 +113,16 @@ GAUGES: Final = {
     ),
     "outbox_held": GaugeFamily(
         "Rows that were refused, or are given up, and hold up their aggregates.", (), "mostrecent"
+    ),
+    # of projections
+    "projection_rows_behind": GaugeFamily(
+        "Rows that are to be applied, up to 100,000, when they were counted.", ("projection",), "mostrecent"
+    ),
+    "projection_stuck_timestamp_seconds": GaugeFamily(
+        "Since when an event's handler fails; 0 where none does.", ("projection",), "mostrecent"
+    ),
+    "projection_stuck_position": GaugeFamily(
+        "That event's position; 0 where none fails.", ("projection",), "mostrecent"
     ),
 }
 

@@ -1,4 +1,4 @@
-"""Messages and a database: an inbox, the order of messages, an outbox and its relay. SQLAlchemy, PostgreSQL or SQLite.
+"""Messages and a database: an inbox, the order of messages, an outbox, its relay, projections. SQLAlchemy, PostgreSQL or SQLite.
 
 With the inbox a consumer's effect in its database happens once, whatever the broker and the hook's records do:
 
@@ -38,6 +38,8 @@ from oncegate.sql.outbox.sequences import Sequences, VersionConflict
 from oncegate.sql.outbox.sources.outbox_source import OutboxSource
 from oncegate.sql.outbox.sources.source import OutboxBacklog, OutboxMessage, RefusedMessage, Source
 from oncegate.sql.outbox.sources.table_source import TableSource
+from oncegate.sql.projections.position import ProjectionMisused
+from oncegate.sql.projections.projection import Projection
 
 __all__ = [
     "Added",
@@ -57,6 +59,8 @@ __all__ = [
     "OutboxMessage",
     "OutboxMisused",
     "OutboxSource",
+    "Projection",
+    "ProjectionMisused",
     "RefusedMessage",
     "Relay",
     "SequenceEarly",

@@ -15,6 +15,7 @@ from oncegate.app.settings.gateway import FORWARDED_METHODS, GatewaySettings, re
 from oncegate.app.settings.sources import ConfigurationError, load
 from oncegate.cache.open import CACHE_SCHEMES
 from oncegate.cache.redis.url import REDIS_SCHEMES
+from oncegate.middleware.rules.settings import Route
 from testing.command_line import invoke
 
 UPSTREAM = {"upstream": "http://127.0.0.1:9000"}
@@ -359,4 +360,4 @@ def test_a_route_for_a_method_that_is_not_forwarded_is_refused() -> None:
     assert all(map(_is_parsed, FORWARDED_METHODS))
     for method in ("FOO", "VERSION-CONTROL", "CONNECT"):
         with pytest.raises(ValidationError, match=f"routes.0.methods: {method} is no method"):
-            GatewaySettings(upstream="http://u", routes=[{"path": "/x", "methods": [method]}])
+            GatewaySettings(upstream="http://u", routes=(Route(path="/x", methods=[method]),))

@@ -23,7 +23,7 @@ from oncegate.app.telemetry.pending_records import SLOTS, PendingRecords
 from oncegate.app.telemetry.shared_numbers import SharedNumbers
 from oncegate.cache.record import State
 from oncegate.middleware.admission.observe import Observation
-from oncegate.prometheus import ConsumerMetrics, RelayMetrics
+from oncegate.prometheus import ConsumerMetrics, ProjectionMetrics, RelayMetrics
 from oncegate.prometheus.families import CACHE_BOUNDS
 from testing.served import served
 from testing.servers import RedisServer, free_port
@@ -214,6 +214,9 @@ def counted_by_consumers_and_relays() -> str:
     metrics.markers_pruned("oncegate_inbox", 1)
     metrics.order_measured("billing", 1, 1, 1.0)
     RelayMetrics(registry=registry)
+    metrics_of_projections = ProjectionMetrics(registry=registry)
+    metrics_of_projections.events_applied("balance.v1", 1)
+    metrics_of_projections.projection_measured("balance.v1", 0, None, None)
     return "\n".join(line for line in generate_latest(registry).decode().splitlines() if "_created" not in line) + "\n"
 
 

@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from oncegate import Observation, Route
 from oncegate.app.telemetry.metrics import Metrics
 from oncegate.middleware.rules.settings import DEFAULT_METHODS
-from oncegate.prometheus import ConsumerMetrics, MiddlewareMetrics, RelayMetrics
+from oncegate.prometheus import ConsumerMetrics, MiddlewareMetrics, ProjectionMetrics, RelayMetrics
 from oncegate.prometheus.families import COUNTERS, GAUGES, HISTOGRAMS
 from tests.middleware.conftest import MakeDoor
 from tests.middleware.door import Answering
@@ -38,6 +38,7 @@ OF_THE_GATEWAY = {
 _CONSUMERS = CollectorRegistry()
 ConsumerMetrics(registry=_CONSUMERS)
 RelayMetrics(registry=_CONSUMERS)
+ProjectionMetrics(registry=_CONSUMERS)
 OF_CONSUMERS = {family.name for family in _CONSUMERS.collect()}
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]

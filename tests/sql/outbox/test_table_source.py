@@ -16,9 +16,9 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from oncegate.cache.backoff import Backoff
 from oncegate.sql import Relay
-from oncegate.sql.outbox.sources import checkpoint
-from oncegate.sql.outbox.sources.window import Window
 from oncegate.sql.outbox.tables import checkpoint_table
+from oncegate.sql.reading import checkpoint
+from oncegate.sql.reading.window import Window
 from tests.sql.held import PATIENT
 from tests.sql.outbox.events import EVENTS, MADE, ON_SQLITE, source
 from tests.sql.outbox.sinks import Sink
@@ -288,14 +288,14 @@ async def test_lower_numbers_are_looked_for_in_their_own_aggregate_alone(engine:
     sink, found = Sink(), 0
     await written(engine, ("b", 1), ("a", 99), *[("b", number) for number in range(2, 30)])
     one = source(engine, transaction=None)
-    place = one._place
+    place = one._reader._place
 
     def counted(row: Row[Any]) -> Any:
         nonlocal found
         found += 1
         return place(row)
 
-    one._place = counted  # type: ignore[method-assign]  # counts the rows that come out of the database
+    one._reader._place = counted  # type: ignore[method-assign]  # counts the rows that come out of the database
     await Relay(one, sink, batch=2).publish_batch()
     await one.close()
     assert found == 2

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from weakref import WeakSet
 
-from sqlalchemy import Connection, Engine, ExceptionContext, event, select
+from sqlalchemy import Connection, Engine, ExceptionContext, event, select, text
 from sqlalchemy.exc import UnboundExecutionError
 from sqlalchemy.orm import Session, SessionTransaction
 
@@ -39,6 +39,13 @@ _NEXT: Final = re.compile(
 """A quotation, a comment, or what is behind a statement. What is not closed goes to the end: nothing is read twice."""
 _BODY: Final = re.compile(r"\bBEGIN\s+ATOMIC\b", re.IGNORECASE)
 """Of a function, whose END is none of a transaction's."""
+
+_HAS_WRITTEN: Final = text("SELECT pg_current_xact_id_if_assigned() IS NOT NULL")
+WRITTEN_BEFORE: Final = (
+    "the transaction has written before: reset comes first in it, and then what empties the read model, or what is committed"
+    " between the two stays there"
+)
+"""Why `reset` is refused."""
 
 
 @dataclass(slots=True)
@@ -67,6 +74,11 @@ def check_commits_nothing(connection: Connection) -> None:
         raise InboxMisused(
             "the connection is in AUTOCOMMIT: the marker would be committed without its effect; use an engine without it"
         )
+
+
+def has_written(connection: Connection) -> bool:
+    """Whether the transaction has written, or locked a row, before. Of SQLite it isn't known, which has one writer."""
+    return connection.dialect.name == "postgresql" and bool(connection.scalar(_HAS_WRITTEN))
 
 
 def marked(session: Session, *, strict: bool) -> None:

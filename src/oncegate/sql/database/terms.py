@@ -1,6 +1,7 @@
 """Parts of statements in SQL, for each of the two databases."""
 
 from collections.abc import Iterable
+from hashlib import sha256
 from typing import Final
 
 from sqlalchemy import Connection, TextClause, text
@@ -35,10 +36,33 @@ def limits_of(wait_timeout: float, idle_timeout: float) -> str:
 
     In a query of its own it is done once, and not for each row.
     """
-    limits = {"lock_timeout": wait_timeout, "idle_in_transaction_session_timeout": idle_timeout}
-    return " AND ".join(
-        _LIMIT.format(setting=setting, milliseconds=milliseconds(seconds)) for setting, seconds in limits.items()
-    )
+    return f"{wait_limit(wait_timeout)} AND {_limit('idle_in_transaction_session_timeout', idle_timeout)}"
+
+
+def wait_limit(seconds: float) -> str:
+    """The same for one limit: for how long a lock is waited for."""
+    return _limit("lock_timeout", seconds)
+
+
+def _limit(setting: str, seconds: float) -> str:
+    return _LIMIT.format(setting=setting, milliseconds=milliseconds(seconds))
+
+
+def lock_shared(names: Iterable[str]) -> str:
+    """On PostgreSQL a condition that is true once the transaction holds the locks of these consumers beside others.
+
+    In the expression behind the limits, the wait for a `lock_alone` is bounded by them.
+    """
+    return " AND ".join(f"pg_advisory_xact_lock_shared({_lock_key(name)}) IS NOT NULL" for name in sorted(names))
+
+
+def lock_alone(names: Iterable[str]) -> str:
+    """The same for a transaction that is the only one to hold them."""
+    return " AND ".join(f"pg_advisory_xact_lock({_lock_key(name)}) IS NOT NULL" for name in sorted(names))
+
+
+def _lock_key(name: str) -> int:
+    return int.from_bytes(sha256(f"oncegate inbox {name}".encode()).digest()[:8], "big", signed=True)
 
 
 def clock(connection: Connection, seconds: float = 0.0) -> TextClause:

@@ -243,7 +243,7 @@ class _Steps:
         connection.execute(
             insert.on_conflict_do_update(
                 index_elements=[self._table.c.consumer, self._table.c.message],
-                set_={"received_at": given},
+                set_={"received_at": given, "result": None},
                 where=given > self._table.c.received_at,
             )
         )

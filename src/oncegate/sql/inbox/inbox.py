@@ -36,7 +36,7 @@ from oncegate.middleware.consumers.sql_interface import (
 )
 from oncegate.sql.database.errors import InboxMisused
 from oncegate.sql.database.sessions import AnyAsync, AnySync, check_session, in_session
-from oncegate.sql.database.terms import limits_of
+from oncegate.sql.database.terms import limits_of, lock_shared
 from oncegate.sql.handlers.background import in_background, repeat
 from oncegate.sql.handlers.batch import of_batches
 from oncegate.sql.handlers.handler import Sweep, awaited, called, execute_awaited, without_session
@@ -44,6 +44,7 @@ from oncegate.sql.handlers.ordered import in_order
 from oncegate.sql.handlers.transaction import is_result
 from oncegate.sql.inbox.arguments import Named, NamedEach, check_choice, check_numbers, identified
 from oncegate.sql.inbox.cleanup import BATCH_SIZE, Retention, keep_forgetting
+from oncegate.sql.inbox.reset import ConsumerReset
 from oncegate.sql.inbox.stats import InboxStats, stats
 from oncegate.sql.marking.entry import AsyncEntry, Entry, Marking
 from oncegate.sql.marking.marker_writer import MarkerWriter
@@ -127,12 +128,14 @@ class Inbox:
         self.contiguous = order == "contiguous"
         self.max_attempts = max_attempts
         self._sweeps: list[Sweep] = []
+        self._starts_at = starts_at
         self.unmarked = 0
         """How many messages without a key this process has executed without a marker."""
         names = (consumer, *aliases)
         self._retention = Retention(names, retention, redelivery_horizon)
+        self._reset = ConsumerReset(names, wait_timeout)
         self._table = inbox_table(MetaData(), schema)
-        limits = limits_of(wait_timeout, idle_timeout)
+        limits = f"{limits_of(wait_timeout, idle_timeout)} AND {lock_shared(names)}"
         options: dict[str, Any] = {
             "max_result": max_result, "warns": on_mismatch == "warn", "strict": strict, "watch": watch,
         }  # fmt: skip
@@ -151,15 +154,15 @@ class Inbox:
         return inbox_table(metadata, self.schema)
 
     @overload
-    def first(self, session: AnyAsync, key: KeyText, **named: Unpack[Named]) -> Marking: ...
+    def first(self, session: AnyAsync, key: KeyText = "", **named: Unpack[Named]) -> Marking: ...
 
     @overload
-    def first(self, session: AnySync, key: KeyText, **named: Unpack[Named]) -> Entry: ...
+    def first(self, session: AnySync, key: KeyText = "", **named: Unpack[Named]) -> Entry: ...
 
     def first(
         self,
         session: AnyAsync | AnySync,
-        key: KeyText,
+        key: KeyText = "",
         *,
         caller: KeyText = "",
         record: str = "",
@@ -176,13 +179,17 @@ class Inbox:
         zone), one that is older than what the inbox has forgotten, and has no marker, raises `Forgotten`.
 
         With an ``order`` the message has its ``aggregate``'s id and its ``sequence``, or raises `SequenceInvalid`, and the
-        entry's ``decision`` is what its number makes of it; another message under the newest number raises `SequenceForked`.
+        entry's ``decision`` is what its number makes of it. These two name the message, which needs no ``key`` then; where there
+        is one, another message under the newest number raises `SequenceForked`.
 
         Raises `KeyInvalid` for an empty key, `InboxBusy` where another transaction was in the way, `InboxUnavailable`
         without the database, `InboxMisused` where a marker would not hold, ``TypeError`` for another kind of session.
         """
         delivery = Delivery(key, payload, record=record, caller=caller, sent_at=sent_at)
-        message = identified(delivery, self.digests, aggregate, sequence)
+        if self.ordered and not (key or record):
+            message = Message("", None, sent_at, aggregate, sequence)
+        else:
+            message = identified(delivery, self.digests, aggregate, sequence)
         if isinstance(session, AsyncSession | AsyncConnection):
             return Marking(session, session.run_sync(self.mark, [message]))
         check_session(session)
@@ -246,6 +253,34 @@ class Inbox:
             raise InboxMisused('the inbox keeps no order: give it order="latest" or "contiguous"')
         sequences = self._sequences
         return in_session(session, lambda sync: sequences.seed(sync, aggregate, sequence))
+
+    @overload
+    def reset(self, session: AnyAsync) -> Coroutine[Any, Any, None]: ...
+
+    @overload
+    def reset(self, session: AnySync) -> None: ...
+
+    def reset(self, session: AnyAsync | AnySync) -> Coroutine[Any, Any, None] | None:
+        """Forget all of this consumer, so that what it is sent again is applied again. Awaited, where the session is.
+
+        First in the transaction that then empties what it has made: markers, or with an ``order`` numbers and what is parked, go
+        with that, or not at all, and so does what was forgotten (`Forgotten`). On PostgreSQL it waits for each transaction that
+        has written into the inbox, ``wait_timeout`` seconds at most; consumers wait for this one, and are `InboxBusy` where that
+        is too long. The role needs DELETE on ``oncegate_inbox``, or ``oncegate_parked``.
+
+        Raises `InboxBusy`, `InboxUnavailable`, and `InboxMisused` where something was written before.
+        """
+
+        def reset(sync: AnySync) -> None:
+            with self._writer.meanings():
+                connection = self._writer.enter(sync)
+                if self._sequences is None:
+                    self._reset.reset_markers(connection, self._table)
+                else:
+                    parked = self._sequences.parked
+                    self._reset.reset_numbers(connection, parked.order, parked.parked, self._starts_at)
+
+        return in_session(session, reset)
 
     @overload
     def transaction(

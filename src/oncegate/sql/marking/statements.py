@@ -93,8 +93,11 @@ class Marked(NamedTuple):
     earlier: Sequence[MarkerRow]
 
 
-_UNTIL: Final = "(SELECT max(received_at) FROM {table} WHERE consumer IN ({all}) AND message = '')"
-"""The instant up to which it was forgotten."""
+_UNTIL: Final = """\
+(SELECT max(received_at) FROM {table} AS forgotten WHERE consumer IN ({all}) AND message = '' AND result IS NULL
+        AND NOT EXISTS (SELECT 1 FROM {table} AS reset WHERE reset.consumer IN ({names}) AND reset.message = ''
+            AND reset.result IS NOT NULL AND reset.received_at >= forgotten.received_at))"""
+"""The instant up to which it was forgotten, where that is later than the last reset."""
 _LATE: Final = """\
 clock_timestamp() - CASE current_setting('transaction_isolation')
         WHEN 'read committed' THEN statement_timestamp() ELSE transaction_timestamp() END > interval '{seconds:g} s'"""

@@ -12,6 +12,8 @@ NO_MESSAGE: Final = ""
 """In the place of a message: the row's instant is the one up to which markers may have been deleted."""
 ALL_CONSUMERS: Final = ""
 """In the place of a consumer, in such a row."""
+RESET: Final = "reset"
+"""In the place of a result, in such a row: up to its instant nothing that was forgotten counts for this consumer."""
 
 
 def inbox_table(metadata: MetaData, schema: str | None = None) -> Table:

@@ -22,6 +22,7 @@ from oncegate.sql.outbox.tables import (
     checkpoint_table,
     outbox_table,
 )
+from oncegate.sql.projections.operators import projection_findings
 
 _TASKS: Final = {
     "add messages": TO_ADD,
@@ -50,23 +51,27 @@ who may not read that."""
 
 
 def examine(database: str, schema: str | None, *, long: float = LONG_SECONDS) -> list[DatabaseFinding]:
-    """Of an outbox: the tables, what the role may, open transactions, what waits. The same of an inbox, and of an order, where
-    there is one; an outbox need not be there then. A transaction counts that is open for ``long`` (s).
+    """Of an outbox: the tables, what the role may, open transactions, what waits. The same of an inbox, an order, and
+    projections, where there are such; an outbox need not be there then. A transaction counts that is open for ``long`` (s).
 
     Raises `NotDone` where the database can't be looked at.
     """
 
     def examined(connection: Connection) -> list[DatabaseFinding]:
-        of_inbox = _inbox(connection, schema) + order_findings(connection, schema)
+        others = [
+            *_inbox(connection, schema),
+            *order_findings(connection, schema),
+            *projection_findings(connection, schema),
+        ]
         has_outbox = inspect(connection).has_table(MESSAGES, schema=schema)
         found: list[DatabaseFinding] = []
-        if has_outbox or not of_inbox:
+        if has_outbox or not others:
             found += table_findings(connection, all_tables(schema), _TASKS, group="outbox")
         if connection.dialect.name == "postgresql":
             found += _transactions(connection, long)
         if has_outbox and all(each.severity != "failed" for each in found):
             found += [*_waiting(connection, schema), *_sources(connection, schema)]
-        return found + of_inbox
+        return found + others
 
     return in_database(database, examined)
 

@@ -1,4 +1,4 @@
-"""Refuses names, ids and headers that can't be, and transactions that numbers and messages can't be written in."""
+"""Refuses ids and headers that can't be, and transactions that numbers and messages can't be written in."""
 
 import re
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 from sqlalchemy import Connection
 from sqlalchemy.exc import UnboundExecutionError
 
-from oncegate.middleware.consumers.sql_interface import NAME, NotProcessed, aggregate_digest
+from oncegate.middleware.consumers.sql_interface import NotProcessed, aggregate_digest
 from oncegate.sql.database.errors import InboxMisused, is_denied, is_of_database, meaning, reason_of
 from oncegate.sql.database.misuse import check_commits_nothing
 from oncegate.sql.database.sessions import AnySync
@@ -16,19 +16,11 @@ from oncegate.sql.outbox.tables import MESSAGES, SEQUENCES, TO_ADD
 
 Result = TypeVar("Result")
 
-_NAME: Final = re.compile(NAME)
 _HEADER_TEXT: Final = re.compile(r"[^\x00-\x1f\x7f\s]([^\x00-\x1f\x7f]*[^\x00-\x1f\x7f\s])?")
 
 
 class OutboxMisused(NotProcessed):
     """It is used in a way that can't hold its promise. Nothing was committed; the text says what to do."""
-
-
-def check_name(what: str, name: object) -> str:
-    """``name``. Raises ``ValueError`` for what is no name of an outbox, of a sequence or of a source."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise ValueError(f"{what} has 1 to 64 letters, digits, '.', '_' and '-', not {name!r}")
-    return name
 
 
 def digest_of(aggregate: object) -> bytes:

@@ -9,9 +9,10 @@ from sqlalchemy import Connection, DateTime, MetaData, Table, bindparam, func, i
 from sqlalchemy.orm import Session
 
 from oncegate.middleware.consumers.sql_interface import MAX_KEY_CHARACTERS, KeyInvalid, KeyText, key_text
+from oncegate.sql.database.names import check_name
 from oncegate.sql.database.sessions import AnyAsync, AnySync, in_session
 from oncegate.sql.database.types import quoted
-from oncegate.sql.outbox.misuse import check_header, check_name, digest_of, in_transaction_of
+from oncegate.sql.outbox.misuse import check_header, digest_of, in_transaction_of
 from oncegate.sql.outbox.sequences import Counting, check_expected
 from oncegate.sql.outbox.tables import outbox_table, sequence_table
 from oncegate.sql.outbox.wake import wake_after_commit

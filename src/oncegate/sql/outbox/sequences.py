@@ -10,9 +10,10 @@ from typing import Any, Final, overload
 from sqlalchemy import BindParameter, Connection, MetaData, Table, TextClause, bindparam, text
 
 from oncegate.middleware.consumers.sql_interface import MAX_SEQUENCE, NotRetryable, reduced
+from oncegate.sql.database.names import check_name
 from oncegate.sql.database.sessions import AnyAsync, AnySync, in_session
 from oncegate.sql.database.types import DIALECTS, quoted
-from oncegate.sql.outbox.misuse import check_name, digest_of, in_transaction_of
+from oncegate.sql.outbox.misuse import digest_of, in_transaction_of
 from oncegate.sql.outbox.tables import sequence_table
 
 _INSERT: Final = """\

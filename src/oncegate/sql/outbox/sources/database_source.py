@@ -15,17 +15,16 @@ from oncegate.sql.database.access import check_there, in_transaction
 from oncegate.sql.database.terms import milliseconds
 from oncegate.sql.database.types import DIALECTS
 from oncegate.sql.outbox.sources.source import OutboxMessage, RefusedMessage
+from oncegate.sql.reading.event_reader import PLANNED
 
 log = logging.getLogger("oncegate.relay")
 
 Result = TypeVar("Result")
 
-MOST_COUNTED: Final = 100_000
-_LIMITS: Final = text(
-    "SELECT set_config('idle_in_transaction_session_timeout', :_limit, true), set_config('jit', 'off', true),"
-    " set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true)"
-).bindparams(bindparam("_limit", type_=Text()))
-"""For one transaction. A plan that reads all that waits is a hundred times slower, and statistics of a queue are never right."""
+_LIMITS: Final = text(f"SELECT set_config('idle_in_transaction_session_timeout', :_limit, true), {PLANNED}").bindparams(
+    bindparam("_limit", type_=Text())
+)
+"""For one transaction."""
 
 
 class RelayLock:

@@ -23,12 +23,13 @@ from sqlalchemy.types import BigInteger, Float, Integer, LargeBinary, Text, Type
 
 from oncegate.middleware.consumers.sql_interface import Backoff
 from oncegate.sql.database.access import in_transaction
+from oncegate.sql.database.names import check_name
 from oncegate.sql.database.terms import CLOCK, LONGEST_KEPT
 from oncegate.sql.database.types import quoted, utc
-from oncegate.sql.outbox.misuse import check_name
-from oncegate.sql.outbox.sources.database_source import MOST_COUNTED, DatabaseSource
+from oncegate.sql.outbox.sources.database_source import DatabaseSource
 from oncegate.sql.outbox.sources.source import OutboxBacklog, OutboxMessage, RefusedMessage
 from oncegate.sql.outbox.tables import outbox_table
+from oncegate.sql.reading.event_reader import MOST_COUNTED
 
 _LAST: Final = b"\xff" * 33
 """Behind every digest."""

@@ -1,64 +1,30 @@
 """`TableSource`: an append-only table, whose rows can't be marked, as what a relay publishes.
 
 Strategy. How far it is published stands in a checkpoint, which is stored after the broker's confirmation. Which rows come next
-is said by an order: that of transactions (PostgreSQL, exact), or a look-back window.
-
-Neither is the order of an aggregate's numbers: a transaction that is older than an open one may have written number 2, and one
-that is not may have committed number 1 before. So a row waits while a lower number of its aggregate is not ready, and all behind
-it wait, too; and a lower number that is ready, but stands behind it, goes first.
+is said by an order (oncegate.sql.reading): that of transactions (PostgreSQL, exact), or a look-back window.
 """
 
 import logging
 import time
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
-from typing import Any, Final
+from typing import Any
 
-import orjson
-from sqlalchemy import BigInteger, Connection, Engine, MetaData, Row, Table, Text, bindparam, select, text, update
+from sqlalchemy import Connection, Engine, MetaData, Row, Table, select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from oncegate.middleware.consumers.sql_interface import Backoff
 from oncegate.sql.database.access import in_transaction
-from oncegate.sql.database.types import dialect_of, insert_into, quoted
-from oncegate.sql.outbox.misuse import check_name
-from oncegate.sql.outbox.sources.checkpoint import Checkpoint, Place, TransactionOrder
-from oncegate.sql.outbox.sources.database_source import MOST_COUNTED, DatabaseSource
+from oncegate.sql.database.names import check_name
+from oncegate.sql.database.types import insert_into
+from oncegate.sql.outbox.sources.database_source import DatabaseSource
 from oncegate.sql.outbox.sources.source import OutboxBacklog, OutboxMessage, RefusedMessage
-from oncegate.sql.outbox.sources.window import Window
 from oncegate.sql.outbox.tables import checkpoint_table
+from oncegate.sql.reading.checkpoint import Checkpoint, Place, TransactionOrder
+from oncegate.sql.reading.event_reader import EventColumns, EventReader
+from oncegate.sql.reading.window import Window
 
 log = logging.getLogger("oncegate.relay")
-
-_BY_TRANSACTION: Final = {
-    "number": "CAST(CAST(t.{transaction} AS text) AS bigint)",
-    "ready": "t.{transaction} < pg_snapshot_xmin(pg_current_snapshot())",
-    "behind": "(t.{transaction}, t.{position}) > (CAST(CAST(:_transaction AS text) AS xid8), :_position)",
-    "order": "t.{transaction}, t.{position}",
-}
-_BY_POSITION: Final = {"number": "0", "ready": "true", "behind": "t.{position} > :_position", "order": "t.{position}"}
-_NEXT: Final = """\
-SELECT {number} AS _transaction_number, true AS _is_ready, t.* FROM {table} AS t
-WHERE {behind} AND {ready} ORDER BY {order} LIMIT :_most
-"""
-_LOWER: Final = """\
-SELECT {number} AS _transaction_number, {ready} AS _is_ready, t.* FROM {given}
-JOIN {table} AS t ON t.{aggregate} = {id} AND t.{sequence} < {highest} WHERE {behind} ORDER BY t.{sequence}
-"""
-_GIVEN: Final = {
-    "postgresql": {
-        "given": "json_to_recordset(CAST(:_numbers AS json)) AS given(id {type}, number bigint)",
-        "id": "given.id",
-        "highest": "given.number",
-    },
-    "sqlite": {
-        "given": "json_each(:_numbers) AS given",
-        "id": "json_extract(given.value, '$.id')",
-        "highest": "json_extract(given.value, '$.number')",
-    },
-}
-_COUNT: Final = "SELECT count(*) FROM (SELECT 1 FROM {table} AS t WHERE {behind} LIMIT :_most) AS waiting"
 
 
 class TableSource(DatabaseSource):
@@ -103,20 +69,16 @@ class TableSource(DatabaseSource):
         name = check_name("the name of a source", name)
         checkpoints = checkpoint_table(MetaData(), schema)
         super().__init__(engine, checkpoints, name, stall_limit=stall_limit, attempts=attempts, pauses=pauses)
-        if (aggregate is None) is not (sequence is None):
-            raise ValueError("aggregate and sequence are given together: the column of an id, and that of its number")
+        columns = EventColumns(position, transaction, aggregate, sequence).on(engine.dialect.name)
         self._message = message
-        self._position, self._aggregate, self._sequence = position, aggregate, sequence
         stored = checkpoints.c
         self._checkpoint = select(stored.transaction, stored.position, stored.ahead).where(stored.source == name)
         self._refused: dict[int, tuple[int, float]] = {}
         """By position: how often, and until when it is left alone."""
-        transaction = transaction if self._is_postgresql else None
-        columns = {"transaction": transaction, "position": position, "aggregate": aggregate, "sequence": sequence}
-        self._statements = _TableStatements(engine.dialect.name, table, **columns)
         self._window = Window(look_back, page, recent, kept)  # refuses what contradicts itself in both orders
-        self._order: TransactionOrder | Window = self._window if transaction is None else TransactionOrder(kept)
-        self.page = page if transaction is None else None
+        self._order: TransactionOrder | Window = self._window if columns.transaction is None else TransactionOrder(kept)
+        self._reader = EventReader(engine.dialect.name, table, columns, self._order)
+        self.page = page if columns.transaction is None else None
         """The rows that are read at a time, in a window."""
 
     def _taken(self, connection: Connection, most: int) -> list[OutboxMessage]:
@@ -124,13 +86,12 @@ class TableSource(DatabaseSource):
         if checkpoint is None:
             return []
         self._order.load(checkpoint)
+        now = time.monotonic()
 
-        def read(transaction: int, position: int, most: int) -> list[Place]:
-            given = {"_transaction": transaction, "_position": position, "_most": most}
-            return [self._place(row) for row in connection.execute(self._statements.next, given)]
+        def is_paused(position: int) -> bool:
+            return now < self._refused.get(position, (0, 0.0))[1]
 
-        rows = self._order.rows(read, most + len(self._refused))
-        return self._ordered(rows, self._lower_numbers(connection, rows))[:most]
+        return [self._published(place) for place in self._reader.next(connection, most, len(self._refused), is_paused)]
 
     def _locked(self, connection: Connection) -> Checkpoint | None:
         """The checkpoint; ``None`` where another relay has it."""
@@ -142,56 +103,10 @@ class TableSource(DatabaseSource):
         made = connection.execute(first.returning(self._table.c.source)).one_or_none()
         return None if made is None else Checkpoint()
 
-    def _place(self, row: Row[Any]) -> Place:
-        return Place(row._transaction_number, getattr(row, self._position), bool(row._is_ready), row)
-
-    def _lower_numbers(self, connection: Connection, rows: Sequence[Place]) -> dict[Any, list[Place]]:
-        """By aggregate, in their order: what is behind the checkpoint, up to the highest number among ``rows``."""
-        found: defaultdict[Any, list[Place]] = defaultdict(list)
-        highest: dict[Any, int] = {}
-        for place in rows:
-            aggregate, number = self._numbered(place)
-            if aggregate is not None:
-                highest[aggregate] = max(number, highest.get(aggregate, number))
-        if not highest:
-            return found
-        numbers = orjson.dumps([{"id": aggregate, "number": number} for aggregate, number in highest.items()]).decode()
-        transaction, position = self._order.place
-        given = {"_transaction": transaction, "_position": position, "_numbers": numbers}
-        for row in connection.execute(self._statements.lower, given):
-            place = self._place(row)
-            found[self._numbered(place)[0]].append(place)
-        return found
-
-    def _numbered(self, place: Place) -> tuple[Any, int]:
-        """Its aggregate and its number; ``None`` without one."""
-        if self._aggregate is None or self._sequence is None:
-            return None, 0
-        return getattr(place.row, self._aggregate), getattr(place.row, self._sequence)
-
-    def _ordered(self, rows: Sequence[Place], of_aggregate: dict[Any, list[Place]]) -> list[OutboxMessage]:
-        """Those of ``rows`` that may go now, each behind all lower numbers of its aggregate."""
-        chosen: dict[int, OutboxMessage] = {}
-        paused: set[Any] = set()
-        now = time.monotonic()
-        for each in rows:
-            aggregate, number = self._numbered(each)
-            before = [lower for lower in of_aggregate.get(aggregate, ()) if self._numbered(lower)[1] < number]
-            if any(not lower.is_ready for lower in before):
-                break
-            for place in (*before, each):
-                if place.position in chosen or self._order.is_published(place.position) or aggregate in paused:
-                    continue
-                if now < self._refused.get(place.position, (0, 0.0))[1]:
-                    paused.update([aggregate] if aggregate is not None else [])
-                else:
-                    chosen[place.position] = self._published(place)
-        return list(chosen.values())
-
     def _published(self, place: Place) -> OutboxMessage:
         attempts = self._refused.get(place.position, (0, 0.0))[0]
         message = replace(self._message(place.row), position=place.position, attempts=attempts)
-        aggregate, number = self._numbered(place)
+        aggregate, number = self._reader.numbered(place)
         if aggregate is None:
             return message
         return replace(message, aggregate=str(aggregate), sequence=number, line=aggregate)
@@ -222,38 +137,4 @@ class TableSource(DatabaseSource):
     def _waiting(self, connection: Connection) -> int:
         found = connection.execute(self._checkpoint).one_or_none()
         self._order.load(Checkpoint() if found is None else Checkpoint(*found))
-        transaction, position = self._order.place
-        published = self._order.published
-        given = {"_transaction": transaction, "_position": position, "_most": MOST_COUNTED + published}
-        return max(0, int(connection.scalar(self._statements.count, given) or 0) - published)
-
-
-class _TableStatements:
-    """Those of one dialect; parameters: ``_transaction`` and ``_position``, behind which rows are looked for.
-
-    Raises ``ValueError`` where the table has no column of a name.
-    """
-
-    def __init__(self, dialect: str, table: Table, **columns: str | None) -> None:
-        names = {what: _quoted(table, name, dialect) for what, name in columns.items() if name is not None}
-        words = _BY_TRANSACTION if "transaction" in names else _BY_POSITION
-        words = {what: word.format(**names) for what, word in words.items()}
-        words |= names | {"table": quoted(table, dialect)}
-        place = [bindparam("_position", type_=BigInteger())]
-        if "transaction" in names:
-            place.append(bindparam("_transaction", type_=BigInteger()))
-        self.next: Any = text(_NEXT.format(**words)).bindparams(*place)
-        self.count: Any = text(_COUNT.format(**words)).bindparams(*place)
-        self.lower: Any = None
-        """With ``_numbers``, JSON of ``id`` and ``number``: the rows of those aggregates with lower numbers, ascending."""
-        if "aggregate" in names:
-            kind = table.c[columns["aggregate"] or ""].type.compile(dialect=dialect_of(dialect))
-            words |= {what: word.format(type=kind) for what, word in _GIVEN[dialect].items()}
-            self.lower = text(_LOWER.format(**words)).bindparams(*place, bindparam("_numbers", type_=Text()))
-
-
-def _quoted(table: Table, name: str, dialect: str) -> str:
-    """A column's name in a text of SQL. Raises ``ValueError`` where the table has none of that name."""
-    if name not in table.c:
-        raise ValueError(f"the table {table.fullname} has no column {name}")
-    return str(dialect_of(dialect).identifier_preparer.format_column(table.c[name])).replace(":", "\\:")
+        return self._reader.count(connection)

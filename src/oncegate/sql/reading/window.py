@@ -9,7 +9,7 @@ from typing import Final
 
 import orjson
 
-from oncegate.sql.outbox.sources.checkpoint import Checkpoint, Place, Read
+from oncegate.sql.reading.checkpoint import Checkpoint, Place, Read
 
 _MARKS: Final = 100
 """The length of a window is kept to a hundredth."""

@@ -1,7 +1,7 @@
 """How far an append-only table is published, and which rows come next: exact, by the numbers of transactions.
 
 Positions are given out before their transactions commit, so a row may appear before one that was published already. Both
-orders, this one and the `oncegate.sql.outbox.sources.window`, decide without I/O: they get rows from a function.
+orders, this one and the `oncegate.sql.reading.window`, decide without I/O: they get rows from a function.
 """
 
 from collections.abc import Callable, Collection, Sequence

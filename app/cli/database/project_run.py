@@ -1,0 +1,98 @@
+"""Runs projections as a process: what is imported, its pages, signals, an orderly stop."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from prometheus_client import CollectorRegistry
+
+from oncegate.app.cli.database.relay_run import imported_for, pages_at
+from oncegate.app.processes import ignore_signals, stop_by_signals
+from oncegate.app.telemetry import logs
+from oncegate.app.work import loop_factory
+from oncegate.prometheus import ProjectionMetrics
+from oncegate.sql import Projection
+from oncegate.sql.database.access import NotDone, connected
+from oncegate.sql.projections.position import ProjectionMisused
+from oncegate.sql.projections.runner import ProjectionRunner
+
+log = logging.getLogger("oncegate.projection")
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectOptions:
+    """Those of the command line."""
+
+    projections: tuple[str, ...]
+    database: str
+    log_level: str
+    log_format: Literal["auto", "json", "text"]
+    log_every: float
+    metrics_port: int
+    metrics_host: str
+
+
+def run_projections(options: ProjectOptions) -> int:
+    """Run projections until they are stopped; returns the exit code. Raises `NotDone`."""
+    logs.configure(options.log_level, options.log_format)
+    ignore_signals()
+    try:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+            runner.run(_run(options))
+    except ProjectionMisused as error:
+        raise NotDone(str(error)) from None
+    except NotDone:
+        raise
+    except Exception:  # anything else is logged, and becomes the exit code
+        log.exception("the projections failed")
+        return 1
+    return 0
+
+
+async def _run(options: ProjectOptions) -> None:
+    pages = pages_at(options.metrics_host, options.metrics_port)
+    metrics = ProjectionMetrics(registry=CollectorRegistry() if pages is None else pages.registry)
+    named = [_projection(target) for target in options.projections]
+    async with connected(options.database) as engine:
+        try:
+            runners = [each.runner(engine, watch=metrics, log_every=options.log_every) for each in named]
+        except (TypeError, ValueError) as error:
+            raise NotDone(str(error), usage=True) from None
+        stop_by_signals(lambda: _stop(runners))
+        if pages is not None:
+            await pages.start()
+        try:
+            await _run_all(runners)
+        finally:
+            if pages is not None:
+                pages.close()
+
+
+async def _run_all(runners: Sequence[ProjectionRunner]) -> None:
+    """Until all have ended; where one can't go on, the others end after their batches. Raises what that has raised."""
+
+    async def run(runner: ProjectionRunner) -> None:
+        try:
+            await runner.run()
+        finally:
+            _stop(runners)
+
+    ends = await asyncio.gather(*map(run, runners), return_exceptions=True)
+    for end in ends:
+        if isinstance(end, BaseException):
+            raise end
+
+
+def _stop(runners: Sequence[ProjectionRunner]) -> None:
+    for runner in runners:
+        runner.stop()
+
+
+def _projection(target: str) -> Projection:
+    """What ``package.module:name`` names. Raises `NotDone`."""
+    found = imported_for("", target, "projection")
+    if not isinstance(found, Projection):
+        raise NotDone(f"{target} is a {type(found).__name__}: no Projection", usage=True)
+    return found
