@@ -28,7 +28,7 @@ _IN_FLIGHT_HEAD: Final = bytes((VERSION,)) + b"I"
 class CallDecision(Generic[Result]):
     """Decides one call, step by step: `begin` or `found` give the step to be made next, ``None`` once there is an ``answer``."""
 
-    __slots__ = ("_law", "_tries", "answer", "encryption", "key", "until_ms")
+    __slots__ = ("_law", "_tries", "answer", "encryption", "key", "looks_first", "until_ms")
 
     answer: Result
 
@@ -38,6 +38,8 @@ class CallDecision(Generic[Result]):
         """The instant after which nothing is written any more, by the database's clock; 0: there is none."""
         self._law = law
         self.encryption = encryption
+        self.looks_first = True
+        """It may be answered by what is there, so that a look that costs little comes first."""
         self._tries = 0
 
     def begin(self) -> Step:
@@ -108,6 +110,7 @@ class OwnerDecision(CallDecision[bool]):
         super().__init__(key, law, encryption)
         self._token = token
         self._outcome = outcome
+        self.looks_first = outcome is None
         self._data = data
         """The bytes of the outcome, where they were made before: a large one is encrypted in a thread."""
 

@@ -123,7 +123,7 @@ class Line:
         if behind is not None:
             self._limit(call)
             behind.append(call)
-        elif not self._answered_at_once(call):
+        elif not (call.decision.looks_first and self._answered_at_once(call)):
             self._limit(call)
             self._busy[call.decision.key] = deque()
             self._begin(call)
