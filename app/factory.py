@@ -179,7 +179,7 @@ def _operators_app(
     operators: Bearer | None,
     tokens: Tokens | None,
 ) -> App:
-    """What is under the prefix. It loads FastAPI, which takes some tenths of a second."""
+    """The app that answers under the prefix. It loads FastAPI, which takes some tenths of a second."""
     from oncegate.app.operators.pages.api import create_app
     from oncegate.app.operators.pages.commands import CommandStatuses
 

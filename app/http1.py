@@ -131,7 +131,7 @@ class TrustedPeers:
 
 
 class RequestWriter:
-    """Turns ASGI scopes into the request heads that go to one upstream.
+    """A writer of the request heads that go to one upstream, made of ASGI scopes.
 
     ``base`` goes before every path; ``authority`` stands in for a missing ``Host``; ``end_to_end`` adds names that
     ``Connection`` can't take away, such as a configured idempotency header. ``via``: our own is added.

@@ -23,7 +23,7 @@ log = logging.getLogger("oncegate.workers")
 signal_log = logging.getLogger("oncegate.signals")
 
 STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
-"""What is in flight is finished; SIGQUIT as nginx and Ctrl-\\ have it."""
+"""Signals by which a process stops once what is in flight is finished; SIGQUIT as nginx and Ctrl-\\ have it."""
 IGNORED = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 REFUSED = 1
 """The exit code of a worker that could not start: another one would fail in the same way."""
@@ -128,13 +128,13 @@ class Processes:
 
 
 def ignore_signals() -> None:
-    """To be called before there is an event loop: `IGNORED` do nothing from now on."""
+    """Have `IGNORED` do nothing from now on; before there is an event loop."""
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
 
 
 def log_ignored_signals() -> None:
-    """To be called in an event loop of the main thread: `IGNORED` leave a line in the log from now on."""
+    """Have `IGNORED` leave a line in the log from now on; in an event loop of the main thread."""
     loop = asyncio.get_running_loop()
     for number in IGNORED:
         loop.add_signal_handler(number, signal_log.warning, "%s is ignored", number.name)
@@ -149,5 +149,5 @@ def stop_by_signals(stop: Callable[[], None]) -> None:
 
 
 def unblock_signals() -> None:
-    """To be called by a worker once its own handlers are in place."""
+    """Let signals through, once a worker's own handlers are in place."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _BLOCKED)

@@ -44,11 +44,11 @@ FAILED, USAGE = 1, 2
 STREAM_TIMEOUT = 5.0
 """Seconds for an answer about the stream, which may bring megabytes; nothing but the next look depends on it."""
 DRAIN_SECONDS = 1.0
-"""For outcomes that were known at the end to be recorded."""
+"""The time at the end for outcomes that are known to be recorded."""
 RETRY_BASE, RETRY_CAP = 1.0, 300.0
 """Seconds: the longest pause before the second attempt, which is doubled for each one after it, and the longest of all."""
 MAX_DEAD_LETTERS = 10_000
-"""Of a stream, those of other consumers included; the oldest go first."""
+"""The most dead letters of a stream, those of other consumers included; the oldest go first."""
 
 
 class WorkerRefused(Exception):
@@ -125,7 +125,7 @@ def subscription_settings(settings: GatewaySettings) -> SubscriptionSettings:
 
 
 def create_metrics(settings: GatewaySettings) -> "tuple[Watch, Pages] | tuple[None, None]":
-    """What counts for the worker of ``settings``, and serves it, bound already. Raises `WorkerRefused`."""
+    """The counters of a worker, and the pages that serve them, bound already. Raises `WorkerRefused`."""
     worker = settings.worker
     if not worker.metrics_port:
         return None, None

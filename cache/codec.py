@@ -106,7 +106,7 @@ _RETENTION_AT: Final = 38
 _FOUND_AT: Final = 46
 _OWN_NAMES: Final = frozenset([each.name for each in RECORD_MEMBERS])
 _OWN_BEGINS: Final = tuple([b'{"%b":' % name.encode() for name in _OWN_NAMES])
-"""What an object begins with that has members of the record's own."""
+"""The ways in which an object begins that has members of the record's own."""
 _COMMON: Final = tuple([each for each in TRACE_MEMBERS if each.part not in TIMES])
 _own_parts: Final[Callable[[object], Any]] = attrgetter(*[each.part for each in RECORD_MEMBERS])
 _common_parts: Final[Callable[[object], Any]] = attrgetter(*[each.part for each in _COMMON])
@@ -385,7 +385,7 @@ def _common_members(own: Any, common: Any) -> tuple[bytes, bytes]:
 
 @lru_cache(maxsize=256)
 def _common_of_flight(retention_ms: int, own: Any, common: Any) -> tuple[bytes, bytes, int]:
-    """What is the same in every claim of a process under one policy.
+    """The bytes that are the same in every claim of a process under one policy.
 
     A first attempt's bytes from the attempt number to the object, the object's up to the times, and the checksum so far.
     """

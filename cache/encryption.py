@@ -21,7 +21,7 @@ _NONCE_BYTES: Final = 12
 _KEY_BYTES: Final = 32
 _HEAD_BYTES: Final = 2
 OFF_LOOP_BYTES: Final = 262144
-"""What is larger is encrypted and decrypted in a thread: 1 MiB takes 1 to 4 ms, in which an event loop would serve nobody else.
+"""The size above which a thread encrypts and decrypts: 1 MiB takes 1 to 4 ms, in which an event loop would serve nobody else.
 `cryptography` lets go of the GIL meanwhile. The way to a thread and back takes as long as some 256 KiB do."""
 Made = TypeVar("Made")
 
@@ -31,7 +31,7 @@ _is_id: Final = re.compile(r"[A-Za-z0-9_.-]{1,32}").fullmatch
 
 
 class Encryption:
-    """Encrypts by the first of ``keys``, decrypts by the one that the ciphertext names. Each is ``id:base64`` of 32 bytes.
+    """Encryption by the first of ``keys``, and decryption by the one that the ciphertext names; ``id:base64`` of 32 bytes each.
 
     ``none`` as the first one: nothing is encrypted yet. Raises ``ValueError``, which quotes no key.
     """
@@ -63,7 +63,7 @@ class Encryption:
         return bytes((_VERSION, len(own))) + own + nonce + bytes(cipher)
 
     def decrypt(self, encrypted: bytes, *address: bytes) -> bytes:
-        """What was encrypted for ``address``. Raises `RecordUnreadable`."""
+        """The bytes that were encrypted for ``address``. Raises `RecordUnreadable`."""
         if len(encrypted) < _HEAD_BYTES or encrypted[0] != _VERSION:
             raise RecordUnreadable("what is encrypted is damaged, or of a newer version")
         end = _HEAD_BYTES + encrypted[1]
@@ -78,7 +78,7 @@ class Encryption:
 
 
 async def off_loop(size: int, function: Callable[..., Made], *arguments: Any) -> Made:
-    """What ``function`` makes of what has so many bytes to be encrypted or decrypted: in a thread, if these are many."""
+    """Call ``function``, which encrypts or decrypts ``size`` bytes: in a thread, if these are many."""
     if size > OFF_LOOP_BYTES:
         return await asyncio.to_thread(function, *arguments)
     return function(*arguments)
@@ -106,7 +106,7 @@ def _parse(key: str) -> tuple[bytes, Any]:
 
 
 def given_encryption(keys: Sequence[str]) -> Encryption | None:
-    """By ``keys``, ``None`` without any. Raises ``TypeError``, ``ValueError``."""
+    """The encryption by ``keys``, ``None`` without any. Raises ``TypeError``, ``ValueError``."""
     if isinstance(keys, str):
         raise TypeError("encryption_keys is a str: give a list")
     return Encryption(keys) if keys else None

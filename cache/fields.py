@@ -5,9 +5,9 @@ import re
 from typing import Final
 
 FIELD_NAME: Final = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
-"""As names of fields and methods are (RFC 9110 section 5.6.2)."""
+"""The form of a field's or a method's name (RFC 9110 section 5.6.2)."""
 FIELD_VALUE: Final = r"[\t\x20-\x7e\x80-\xff]*"
-"""What a field line may hold behind its name (RFC 9110 section 5.5): no CR, LF or NUL."""
+"""The form of a field's value (RFC 9110 section 5.5): no CR, LF or NUL."""
 is_field_name: Final = re.compile(FIELD_NAME.encode()).fullmatch
 is_field_value: Final = re.compile(FIELD_VALUE.encode("latin-1")).fullmatch
 HOP_BY_HOP: Final[frozenset[bytes]] = frozenset(

@@ -104,7 +104,7 @@ _STORES: dict[str, Callable[[str, float, int | None, Sequence[str]], "Cache"]] =
 """Which store has which scheme: where another store is added, and all else learns of it."""
 CACHE_SCHEMES = tuple(_STORES)
 IN_PROCESS_SCHEMES = ("memory",)
-"""Those whose records are one process's own, and go with it."""
+"""Schemes of caches whose records are one process's own, and go with it."""
 SHARED_SCHEMES = tuple(scheme for scheme in CACHE_SCHEMES if scheme not in IN_PROCESS_SCHEMES)
 
 

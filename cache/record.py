@@ -30,7 +30,7 @@ class State(enum.StrEnum):
 
 
 FOUND: Final = (State.ABSENT, State.FAILED, State.UNKNOWN)
-"""What an attempt can have found."""
+"""The states that an attempt can have found."""
 
 
 class StoredResponse(NamedTuple):
@@ -137,7 +137,7 @@ class Record:
         self.former = former
 
     def given_back(self) -> "Record":
-        """What a release of this attempt in flight writes, to be kept for ``found_ms``: what the attempt has found.
+        """The record that a release of this attempt writes, to be kept for ``found_ms``: what the attempt has found.
 
         A lapsed attempt is its owner's again, who may still know the outcome; anything else is nobody's (`DEAD_TOKEN`).
         Raises ``ValueError`` where there was no record.
@@ -151,7 +151,7 @@ class Record:
 
 
 RECORD_MEMBERS: Final = (Member("submission", "a", lambda marked: 1 if marked else None, lambda of: of.get("a") == 1),)
-"""What a record and a claim have beside what scripts read at fixed places: part by part, with its bytes.
+"""The parts of a record and a claim beside what scripts read at fixed places, each with its bytes.
 
 The first one is where scripts look for it: the first member of the record's object.
 """
@@ -165,7 +165,7 @@ def body_bytes(record: Record | None) -> int:
 
 @dataclass(slots=True, init=False)
 class ClaimRequest:
-    """What a claim is made with: the first attempt at a free key, and what it may take over.
+    """A claim's arguments: the first attempt at a free key, and what it may take over.
 
     ``token`` is 16 random bytes, fresh for each claim. The attempt is in flight for ``lease_ms``; then it reads ``UNKNOWN`` for
     ``retention_ms`` more. ``takeover`` are the states that the claim may take over, where the fingerprint is the same.

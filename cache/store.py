@@ -31,7 +31,7 @@ Then = Callable[[Result | Exception], None]
 
 
 class Cache(Protocol):
-    """Holds records, and moves them only as `oncegate.cache.transitions.TRANSITIONS` allows.
+    """A store of records, which moves them only as `TRANSITIONS` allows.
 
     ``key`` is a record's look-up key (see `oncegate.middleware.rules.key.record_key`); ``token`` is 16 random bytes, fresh for
     each claim.
@@ -73,7 +73,7 @@ class Cache(Protocol):
         ...
 
     async def peek(self, key: str) -> Claim | None:
-        """As `get`, without reading the response's body: what was kept of it reads as empty. For listing many records."""
+        """Like `get`, without reading the response's body: what was kept of it reads as empty. For listing many records."""
         ...
 
     async def resolve(self, key: str, request: ResolveRequest) -> Resolution:
@@ -109,7 +109,7 @@ class Cache(Protocol):
 
 @runtime_checkable
 class KeepsSecretCheck(Protocol):
-    """What a shared cache may do besides: keep by which secrets a namespace's records are addressed."""
+    """A shared cache that also keeps by which secrets a namespace's records are addressed."""
 
     async def check_secret(self, namespace: str, values: Sequence[str], *, writes: bool) -> bool:
         """Whether what is kept of ``namespace`` has one of ``values``, or nothing is kept. ``writes``: keep ``values`` then.
@@ -121,7 +121,7 @@ class KeepsSecretCheck(Protocol):
 
 @runtime_checkable
 class Purges(Cache, Protocol):
-    """What a cache may do besides: remove records for good, whatever they hold."""
+    """A cache that can also remove records for good, whatever they hold."""
 
     async def purge(self, key: str, seen: Record, *, force: bool = False) -> Resolution:
         """Remove a record, unless it is another attempt's by now than ``seen``, or in flight and not by ``force``.
@@ -133,7 +133,7 @@ class Purges(Cache, Protocol):
 
 @runtime_checkable
 class KeepsSubmissions(Cache, Protocol):
-    """What a cache may do besides: keep the record of a submission for as long as its execution's, and the other way round."""
+    """A cache that also keeps the record of a submission for as long as its execution's, and the other way round."""
 
     past_maxmemory: bool
     """Whether `claim` may go past the store's limit: for those whose claims free more in the end than they take."""

@@ -84,7 +84,7 @@ def text(part: str, name: str, most_bytes: int) -> Member:
 
 
 _METHODS: Final = {"POST": "P", "PATCH": "A", "PUT": "U", "DELETE": "D"}
-"""Those that are spelled in one character: memory counts."""
+"""The methods that are spelled in one character: memory counts."""
 _SPELLED: Final = {letter: method for method, letter in _METHODS.items()}
 
 

@@ -30,7 +30,7 @@ Result = TypeVar("Result")
 
 
 class Event(enum.StrEnum):
-    """What can happen to a record."""
+    """An event in the life of a record."""
 
     CLAIM = "claim"
     RENEW = "renew"
@@ -109,7 +109,7 @@ def check(source: State, event: Event, target: State) -> State:
 
 
 class Resolution(enum.StrEnum):
-    """What became of an operator's `Cache.resolve`; only of ``RESOLVED`` was anything written."""
+    """The answer to an operator's `Cache.resolve`; only with ``RESOLVED`` was anything written."""
 
     RESOLVED = "resolved"
     ABSENT = "absent"
@@ -141,7 +141,7 @@ REMOVED: Final = 0
 
 
 class Move(Generic[Result]):
-    """What a call comes to: its ``answer``, and what becomes of the record.
+    """A call's ``answer``, and what becomes of the record.
 
     ``ttl_ms`` is what the record has to live from now on, or ``UNCHANGED`` (nothing is written), or ``REMOVED``. ``record`` is
     the new one, which the store makes bytes of; ``None``: what is held stays as it is.
@@ -164,7 +164,7 @@ def claim(held: Claim | None, request: ClaimRequest) -> Move[Claim]:
         first = request.first_attempt()
         return Move(Claim(True, first, ttl_ms), ttl_ms, first)
     found = held.record
-    if found.state is State.IN_FLIGHT and found.token == request.token:
+    if found.state is State.IN_FLIGHT and found.token == request.token:  # our own claim, sent again: an answer was lost
         return Move(Claim(True, found, held.remaining_ms))
     if not takes_over(found, request.takeover, request.fingerprint):
         return Move(held)
@@ -218,9 +218,9 @@ def resolve(held: Claim | None, request: ResolveRequest) -> Move[Resolution]:
     record = held.record
     if not targets(record.state, Event.RESOLVE):
         return Move(Resolution.SETTLED)
-    if request.attempt not in (0, record.attempt):
+    if request.attempt not in (0, record.attempt):  # the operator has found out about another one
         return Move(Resolution.OTHER_ATTEMPT)
-    if record.state is State.IN_FLIGHT and not request.force:
+    if record.state is State.IN_FLIGHT and not request.force:  # it may live, and a retry would be executed beside it
         return Move(Resolution.IN_FLIGHT)
     if check(record.state, Event.RESOLVE, target) is State.ABSENT:
         return Move(Resolution.RESOLVED, REMOVED)
@@ -251,6 +251,7 @@ def purge(held: Claim | None, seen: Record, *, force: bool) -> Move[Resolution]:
     if held is None:
         return Move(Resolution.ABSENT)
     record = held.record
+    # The record may have become another attempt's since it was read, and that one's outcome must stay.
     if (record.token, record.attempt) != (seen.token, seen.attempt):
         return Move(Resolution.OTHER_ATTEMPT)
     if record.state is State.IN_FLIGHT and not force:

@@ -121,14 +121,20 @@ def _of_class(kind: type) -> list[str]:
         text[0] = f"*Is a* {', '.join(f'`{base.__name__}`' for base in kind.__bases__)}. {text[0]}"
     if built:
         lines += _code(_signature(kind.__name__, built[0]))
-    lines += text
-    lines += _fields(kind, node)
-    for each in methods:
-        if not each.name.startswith("_") and not _is_overload(each) and not _is_of_caches(kind, each):
-            if _is_property(each):
-                lines += [f"**`{kind.__name__}.{_signature(each.name, each)}`**", ""]
-            else:
-                lines += [f"**`{kind.__name__}.{each.name}`**", "", *_code(_signature(each.name, each))]
+    shown = [
+        each
+        for each in methods
+        if not each.name.startswith("_") and not _is_overload(each) and not _is_of_caches(kind, each)
+    ]
+    fields, properties = _fields(kind, node), [_attribute(each) for each in shown if _is_property(each)]
+    text[0], fields = _with_types(text[0], fields)
+    lines += [*text, *fields]
+    if fields and properties and issubclass(kind, BaseModel):  # a table, or a sentence, and then a list
+        lines += [""]
+    lines += [*properties, ""] if fields or properties else []
+    for each in shown:
+        if not _is_property(each):
+            lines += [f"**`{kind.__name__}.{each.name}`**", "", *_code(_signature(each.name, each))]
             lines += _text(ast.get_docstring(each))
     return lines
 
@@ -141,9 +147,9 @@ def _is_of_caches(kind: type, method: ast.FunctionDef | ast.AsyncFunctionDef) ->
 
 def _fields(kind: type, node: ast.ClassDef) -> list[str]:
     if kind.__name__ in SHOWN_ELSEWHERE:
-        return [f"The fields, with their defaults and meanings, are those of the gateway's file: {_linked(kind)}.", ""]
+        return [f"The fields, with their defaults and meanings, are those of the gateway's file: {_linked(kind)}."]
     if issubclass(kind, BaseModel):
-        return [*table(kind), ""]
+        return table(kind)
     lines = []
     for each, after in zip(node.body, [*node.body[1:], None], strict=True):
         told = ""
@@ -153,7 +159,27 @@ def _fields(kind: type, node: ast.ClassDef) -> list[str]:
             lines.append(f"- `{ast.unparse(each.target)}: {ast.unparse(each.annotation)}`{_plain(told)}")
         elif isinstance(each, ast.Assign) and issubclass(kind, enum.Enum):
             lines.append(f"- `{ast.unparse(each)}`{_plain(told)}")
-    return [*lines, ""] if lines else []
+    return lines
+
+
+def _with_types(text: str, fields: list[str]) -> tuple[str, list[str]]:
+    """A docstring whose list of attributes has their types, and the ``fields`` that it doesn't name."""
+    left = {line.removeprefix("- `").partition(":")[0]: line for line in fields if ": " in line}
+
+    def typed(found: re.Match[str]) -> str:
+        names = re.findall(r"`(\w+)`", found[1])
+        if not left.keys() >= set(names):
+            return found[0]
+        return "- " + ", ".join(left.pop(name).removeprefix("- ") for name in names) + ":"
+
+    written = re.sub(r"^- (`\w+`(?:, `\w+`)*):", typed, text, flags=re.MULTILINE)
+    return written, fields if written == text else [*left.values()]
+
+
+def _attribute(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+    """A property, as a line beside the fields."""
+    said = " ".join((ast.get_docstring(node) or "").split())
+    return f"- `{_signature(node.name, node)}`{_plain(': ' + said)}"
 
 
 def _linked(kind: type) -> str:

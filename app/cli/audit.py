@@ -16,7 +16,7 @@ _MOST_NAME = 64
 
 
 def author(reason: str) -> Author:
-    """Of what this process changes: the account that runs it, as user@host, and the ``reason``."""
+    """The author of this process's changes: the account that runs it, as user@host, and the ``reason``."""
     try:
         user = getpass.getuser()
     except (OSError, KeyError):  # no entry for the user's id, as in a container
@@ -51,4 +51,4 @@ reason = click.option(
 reason_needed = click.option(
     "--reason", required=True, metavar="TEXT", callback=_checked_reason, help="Why; logged with your name."
 )
-"""Of what can't be undone."""
+"""The option of commands whose effect can't be undone."""

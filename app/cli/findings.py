@@ -28,7 +28,7 @@ SHORT_LEASE = 5.0
 LONG_KEEPALIVE = 5.0
 """Seconds: common upstreams (uvicorn, Node) close idle connections after five."""
 FAR_BEHIND = 0.5
-"""Of a stream's limit: a group with as many entries still to read is far behind, and submissions will soon be refused."""
+"""The share of a stream's limit from which on a group is far behind: with so much still to read, submissions are soon refused."""
 HEAD_SECONDS = 5.0
 
 

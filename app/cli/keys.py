@@ -406,7 +406,7 @@ def _header(line: str) -> tuple[str, str]:
 
 
 def _content(body: str) -> bytes:
-    """What ``--body`` stands for: a file's content, standard input's, or its own text."""
+    """The bytes that ``--body`` stands for: a file's content, standard input's, or its own text."""
     try:
         if body == "@-":
             return sys.stdin.buffer.read()

@@ -25,7 +25,7 @@ def print_list(listing: dict[str, Any]) -> None:
 
 
 def _request(record: dict[str, Any]) -> str:
-    """Of a record that can't be read nothing is known of it."""
+    """The request as a line; of a record that can't be read nothing is known of it."""
     return " ".join(filter(None, map(record.get, ("method", "route")))) or "-" * ("attempt" in record)
 
 
@@ -148,7 +148,7 @@ def print_purged(purged: dict[str, Any]) -> None:
 
 
 def print_resolution(resolved: dict[str, Any]) -> None:
-    """That a record was resolved, and what that means."""
+    """Print that a record was resolved, and what that means."""
     state = resolved["state"]
     meaning = "the key is free: a retry is executed" if state == "absent" else f"a retry {_RETRY[state]}"
     console().print(f"{resolved['id']} is {state} now; {meaning}", markup=False)

@@ -24,7 +24,7 @@ _POSIX_ONLY = ("serve", "demo", "worker", "relay", "project")
 
 
 class _Commands(click.Group):
-    """Ends with one line where a command can't do what it is to, in place of a traceback."""
+    """The commands, each of which ends with one line, not a traceback, where it can't do what it is to."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """See `click.Group`."""

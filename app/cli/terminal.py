@@ -14,7 +14,7 @@ from oncegate.app.cli.usage import end
 
 Cell = Callable[[Any], str]
 Columns = Mapping[str, str | tuple[str, Cell] | Cell]
-"""Of a table, by their names: the member of a row that one shows, perhaps with what makes a text of it; or what does of a row."""
+"""A table's columns by their names: the member of a row that one shows, perhaps with what makes a text of it, or of the row."""
 
 _WIDE = 200
 """Columns where a program reads the output: its tables must not be folded."""

@@ -1,4 +1,4 @@
-"""What commands share: options, the settings that these give, and how a command runs and ends."""
+"""Options that commands share, the settings that these give, and how a command runs and ends."""
 
 import logging
 import re
@@ -82,7 +82,7 @@ def settings_of(
 
 
 def without_none(options: dict[str, Any]) -> dict[str, Any]:
-    """Those of ``options`` that were given."""
+    """The members of ``options`` that were given."""
     return {name: value for name, value in options.items() if value is not None}
 
 

@@ -11,7 +11,7 @@ PATIENCE = 10.0
 
 
 class Alone:
-    """Admits many commands at once, or one `alone`. For one event loop; commands that wait have claimed nothing yet."""
+    """A gate for many commands at once, or one `alone`. For one event loop; commands that wait have claimed nothing yet."""
 
     def __init__(self) -> None:
         self._inside = 0

@@ -59,7 +59,7 @@ class CommandFailed(Exception):
 
 
 class Executor(Protocol):
-    """Executes commands, several at a time.
+    """An executor of commands, several at a time.
 
     ``can_be_cut``: an execution can be cancelled when its time is over. ``loggable``: the texts of its errors are ours, and
     hold nothing of a command.

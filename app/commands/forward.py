@@ -43,7 +43,7 @@ from oncegate.middleware.rules.key import key_line
 from oncegate.middleware.rules.policy import Policies, Policy
 
 _VISIBLE = "".join(map(chr, range(0x21, 0x7F))).replace("%", "")
-"""What stands for itself in the field that names the aggregate: blanks at its ends, say, would be lost (RFC 9110 section 5.5)."""
+"""Characters that stand for themselves in the field that names the aggregate: blanks at its ends, say, would be lost."""
 
 
 class ForwardedCommands:

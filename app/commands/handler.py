@@ -116,7 +116,7 @@ async def _in_a_task(work: Awaitable[Any]) -> Any:
 
 
 def imported(name: str) -> Any:
-    """What ``package.module:name`` names, looked for in the working directory too.
+    """The object that ``package.module:name`` names, looked for in the working directory too.
 
     Raises `HandlerError`, with what the module raised where it can't be imported.
     """

@@ -38,9 +38,11 @@ _CONSUMER = b"consumer"
 
 @dataclass(frozen=True, slots=True)
 class Disposition:
-    """What to do with an entry. ``again`` is the seconds until it is to be processed again; ``None``: it is done with, and
-    ``death``, where there is one, holds the dead letter's additional fields. ``ends``: the worker is to stop.
-    ``copy_of`` is the command of which another entry may have become a dead letter for the same attempts.
+    """The next step with an entry.
+
+    ``again`` is the seconds until it is to be processed again; ``None``: it is done with, and ``death``, where there is one,
+    holds the dead letter's additional fields. ``ends``: the worker is to stop. ``copy_of`` is the command of which another
+    entry may have become a dead letter for the same attempts.
     """
 
     again: float | None = None
@@ -55,7 +57,7 @@ _ENDED = (DeliveryDecision.RUN, DeliveryDecision.EXHAUSTED)
 
 
 class Processing:
-    """Processes entries under ``subscription`` by ``executor``. ``life`` ties their records together.
+    """The processing of entries under ``subscription`` by ``executor``. ``life`` ties their records together.
 
     ``backoff`` is for commands that failed; what can't be decided yet, because it is in flight elsewhere or the cache does
     not answer, is tried again after ``recheck``'s pauses. ``worker`` is the name that dead letters carry.
@@ -127,6 +129,7 @@ class Processing:
         )
 
     async def _dispose(self, begun: Begun, command: Command, entry: bytes, tries: int, after: float) -> Disposition:
+        # Both records live for as long as the longer one: else the key would be free while its execution is still known.
         if begun.action is Action.ACKNOWLEDGE or (begun.action is Action.DEAD_LETTER and begun.decision in _ENDED):
             await self._life.tie(command, entry.decode())
         if begun.action is Action.ACKNOWLEDGE:
@@ -162,7 +165,7 @@ class Processing:
         return after
 
     def _log(self, begun: Begun, error: BaseException) -> None:
-        """What `Execution` itself doesn't log: it does that a command failed, and with what type of error."""
+        """Log the error beside the line of `Execution`, which has only its type."""
         # The text of an error that is not ours may hold something of a command.
         text = f": {kind_and_text(error)[1]}" if self._executor.loggable or is_of_inbox(error) else ""
         kind = type(error).__name__

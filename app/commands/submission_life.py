@@ -23,7 +23,7 @@ _TRIES, _PAUSES = 4, Backoff(0.01, 1.0, least=1.0, factor=5.0)
 
 
 class SubmissionLife:
-    """Ties the records of commands in ``namespace``, as ``consumer`` executes them.
+    """The lives of the records of commands in ``namespace``, tied together as ``consumer`` executes them.
 
     ``ttl`` (s) is how long its outcomes are kept; ``prefix`` is the gateway's, for the address in an answer.
     """

@@ -56,7 +56,7 @@ _CONFLICT = (
 )
 
 _AGGREGATE_BYTES, _COMMAND_BYTES = 16, 20
-"""Of their digests in the hash: the one of a command is longer."""
+"""The sizes of their digests in the hash: the one of a command is longer."""
 
 Response = tuple[int, Headers, bytes]
 """Status, headers and body."""
@@ -168,7 +168,7 @@ class Submitter:
         return [part for pair in encrypted(command.fields(), encryption).items() for part in pair]
 
     def _numbering(self, command: Command, submission: Submission) -> Numbering | None:
-        """What the command needs to get its aggregate's next number; ``None`` where it gets none."""
+        """The arguments by which the command gets its aggregate's next number; ``None`` where it gets none."""
         version = submission.version
         if version is None:
             return None

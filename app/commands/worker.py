@@ -29,7 +29,7 @@ from oncegate.cache.redis.streams.stream import Fields
 log = logging.getLogger("oncegate.worker")
 
 BLOCK_MS = 500
-"""For how long reading waits for new entries, and so how long it may take to notice a stop."""
+"""Reading waits so long for new entries, and so it may take as long to notice a stop."""
 MOST_AT_ONCE = 16
 """Entries in one answer, whose payloads may be large: it has to come within the time-out of a command."""
 MOST_WAITING = 100_000
@@ -42,7 +42,7 @@ Result = TypeVar("Result")
 
 
 class Process(Protocol):
-    """Processes an entry, for the ``tries``-th time."""
+    """A function that processes an entry, for the ``tries``-th time."""
 
     async def __call__(self, entry: bytes, fields: Mapping[bytes, bytes], tries: int) -> Disposition:
         """Raises only a cancellation."""
@@ -50,7 +50,7 @@ class Process(Protocol):
 
 
 class Worker:
-    """Processes the entries that ``group`` gives out by ``process``, at most ``concurrency`` at a time.
+    """A worker that gives the entries of ``group`` to ``process``, at most ``concurrency`` at a time.
 
     ``idle`` (s): see above; ``trim`` removes what no group needs from the stream. `run` until `stop`.
     """
@@ -71,7 +71,7 @@ class Worker:
         self._trim = trim
         self._queue: asyncio.Queue[tuple[bytes, Fields | None] | None] = asyncio.Queue()
         self._waiting: dict[bytes, float] = {}
-        """When what was put off is due: then a timer brings it back."""
+        """The time at which each entry that was put off is due: then a timer brings it back."""
         self._held: dict[bytes, int] = {}
         """How often each entry that is ours was tried."""
         self.ended_by_handler = False

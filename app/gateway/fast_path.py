@@ -41,8 +41,10 @@ def came_in_on(port: int, scope: Scope) -> bool:
 
 
 class FastPath:
-    """Takes a request that can be answered without a task, and is not the operators': by its path below ``prefix``, or by
-    their port. Set ``answering`` to what answers a request that passes through, once it has left the fast path.
+    """The way of a request that can be answered without a task, and is not the operators': by its path, or by their port.
+
+    ``prefix`` begins the operators' paths. Set ``answering`` to what answers a request that passes through, once it has left
+    the fast path.
     """
 
     answering: Answering
@@ -65,9 +67,10 @@ class FastPath:
     def take(self, request: InboundRequest) -> bool:
         """Whether the request, which is whole, is being answered."""
         scope = request.scope
-        if scope["path"].startswith(self._prefix) or (self._ops_port and came_in_on(self._ops_port, scope)):
+        path = scope["path"]
+        if path.startswith(self._prefix) or (self._ops_port and came_in_on(self._ops_port, scope)):
             return False
-        way = way_of(self._door, scope, request.send, request.fields)
+        way = way_of(self._door, scope, path, scope["raw_path"], request.send, request.fields)
         if isinstance(way, Exchange):
             CallbackDriver(way, self._forwarder, self._submit, request).begin()
             return True
@@ -143,7 +146,7 @@ async def _failing(error: Exception) -> None:
 
 
 class CallbackDriver:
-    """Drives the exchange of one request with a key, whose body is whole, by callbacks."""
+    """A driver, by callbacks, of the exchange of one request with a key, whose body is whole."""
 
     __slots__ = ("_body", "_connection", "_exchange", "_forwarder", "_late", "_request", "_response", "_submit")
 
@@ -161,11 +164,12 @@ class CallbackDriver:
         """Claim its record, or answer it; where that needs waiting, the other driver goes on."""
         request, exchange = self._request, self._exchange
         found, body = exchange.found, request.body
-        if isinstance(found, Answer):
-            request.respond(found.status, found.headers, found.body)
-            return
+        # Three cases; nearly all requests are of the one that goes on below.
         if not isinstance(found, str) or len(body) > exchange.policy.max_request_body:
-            request.start(self._asgi_driver().serve())
+            if isinstance(found, Answer):
+                request.respond(found.status, found.headers, found.body)
+            else:  # what has to be waited for, or is too large to be held here
+                request.start(self._asgi_driver().serve())
             return
         self._body = body
         admission = exchange.admit(found, body)
@@ -204,7 +208,7 @@ class CallbackDriver:
             exchange.begin(attempt, request.loop, self._on_limit)
             self._fail(error)
             return
-        if connection is None:
+        if connection is None:  # none is idle, or the request is refused: the other driver opens one, or says why
             self._leave_unbegun(attempt)
             return
         self._connection = connection

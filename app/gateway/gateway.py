@@ -63,7 +63,7 @@ class Gateway:
         ops_port: int = 0,
     ) -> None:
         self.unread = unread
-        """Where connections count what waits for their clients."""
+        """The count of what waits for clients, kept by connections."""
         self.operations = operations
         self.readiness = readiness
         self.refusal: str | None = None

@@ -1,1 +1,1 @@
-"""What operators see and change, for `pages` and the command line: records (`Records`), commands (`Commands`), readiness."""
+"""The operators' view of records (`Records`), commands (`Commands`) and readiness, for `pages` and the command line."""

@@ -11,7 +11,7 @@ if TYPE_CHECKING:  # the command line's help needs the rest of this
 log = logging.getLogger("oncegate.audit")
 
 OPERATOR: Final = "oncegate.operator"
-"""Where an operator's name is in an ASGI scope."""
+"""The key of an ASGI scope under which an operator's name is."""
 MOST_REASON: Final = 120
 """Characters of a reason: with a name, what a record's note can hold."""
 REASON: Final = re.compile(r"[^\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]*")
@@ -19,20 +19,20 @@ REASON: Final = re.compile(r"[^\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202
 
 
 def resolved(resolve: "ResolveRequest") -> str:
-    """What was done to a record by a resolution."""
+    """A resolution in words: the state that it gave a record, and whether by force."""
     to = resolve.state.value if resolve.state else "absent"
     return f"resolved to {to}{', by force,' if resolve.force else ''}"
 
 
 @dataclass(frozen=True, slots=True)
 class Author:
-    """Of a change: an operator's ``name``, and the ``reason`` that was given; both may be empty."""
+    """The author of a change: an operator's ``name``, and the ``reason`` that was given; both may be empty."""
 
     name: str = ""
     reason: str = ""
 
     def note(self, done: str) -> str:
-        """What is kept of it: ``done`` by whom, and why."""
+        """The note that is kept: ``done`` by whom, and why."""
         return f"{done} by {self.name or 'an operator'}" + (f": {self.reason}" if self.reason else "")
 
     def report(self, what: str, done: str) -> None:

@@ -64,7 +64,7 @@ class Letter:
         return int(digits) if digits.isdigit() and len(digits) <= len(str(MAX_SEQUENCE)) else None
 
     def as_json(self, *, body: bool = False) -> dict[str, Any]:
-        """Its description; with ``body``, the key and the payload too."""
+        """The letter's description; with ``body``, the key and the payload too."""
         death = Death.read(self.fields)
         members: dict[str, Any] = {
             "id": self.id,
@@ -206,7 +206,7 @@ class Commands:
         }
 
     async def _accepted(self, command: str) -> Letter:
-        """What is known of a command by its entry; by its 202 alone, once that is gone."""
+        """The letter of an accepted command, made of its entry; of its 202 alone, once that is gone."""
         fields = {b"command": command.encode()}
         with suppress(RecordUnreadable):
             held = await self._cache.get(key_of_id(self.namespace, command))

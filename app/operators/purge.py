@@ -95,7 +95,7 @@ async def _purge(cache: Purges, key: str, which: Which, purged: Purged, *, dry_r
 
 
 def _written_ms(record: Record) -> int:
-    """When it was completed, else begun (Unix time); 0: not known."""
+    """The instant of a record's completion, else of its begin (Unix time); 0: not known."""
     return record.response.completed_at_ms if record.response is not None else record.trace.begun_at_ms
 
 

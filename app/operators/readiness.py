@@ -48,7 +48,7 @@ class Readiness:
         return self._writing.was_ok
 
     async def check_cache(self) -> None:
-        """For `is_readable` and `is_writable`."""
+        """Check the cache, for `is_readable` and `is_writable`."""
         await asyncio.gather(self._reading.ok(), self._writing.ok())
 
     def health(self) -> tuple[int, dict[str, str]]:

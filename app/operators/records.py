@@ -36,7 +36,7 @@ from oncegate.middleware.rules.secret_check import is_under_another_secret
 
 MOST_LISTED = 1000
 MOST_SECONDS = 10 * 366 * 86400.0
-"""For which a resolved outcome may be kept; as `oncegate.middleware.rules.settings.Seconds`."""
+"""The longest that a resolved outcome may be kept; as `oncegate.middleware.rules.settings.Seconds`."""
 MOST_STEPS = 50
 """Steps of a scan that one listing takes at most: what is left is behind its cursor."""
 MOST_STEPS_FOR_A_KEY = 5000
@@ -131,7 +131,7 @@ class Records:
         return [each["id"] for each in await self._rows(list(dict.fromkeys(keys)))]
 
     async def _ids(self, digest: str | None = None) -> Sequence[str]:
-        """Those of all records, or of a key's."""
+        """The ids of all records, or of a key's."""
         found, cursor = dict[str, None](), ""
         for _ in range(MOST_STEPS_FOR_A_KEY):
             page = await self.cache.scan(self.namespace, digest, cursor=cursor, limit=MOST_LISTED)
@@ -214,7 +214,7 @@ class Chosen:
 
 
 def begun(listed: Mapping[str, Any]) -> str:
-    """When the attempt of a row began, as text that sorts; empty where that is not known."""
+    """The time at which the attempt of a row began, as text that sorts; empty where that is not known."""
     return listed.get("began_at") or ""
 
 
@@ -267,7 +267,7 @@ def resolution(
     force: bool,
     attempt: int,
 ) -> ResolveRequest:
-    """What an operator found out: the outcome, and the response that retries get for ``ttl`` seconds. Raises `NotARecord`."""
+    """An operator's finding: the outcome, and the response that retries get for ``ttl`` seconds. Raises `NotARecord`."""
     response = None
     if status is not None:
         response = _response_to_keep(status, headers, body)

@@ -13,7 +13,7 @@ log = logging.getLogger("oncegate.sampling")
 
 _PIECE = 100
 _SHARE = 0.1
-"""Of the time, at most as much is spent on counting."""
+"""The share of the time that is spent on counting, at most."""
 
 
 async def sample(records: Records, interval: float, counted: Callable[[int], None]) -> None:

@@ -10,7 +10,7 @@ from oncegate.cache.transitions import ResolveRequest
 from oncegate.middleware.rules.key import key_of_id
 
 LASTS_MS = 5000
-"""For which the record is there at most, where it can't be removed any more."""
+"""The record is removed at once; where that fails, it is gone after so long."""
 
 
 async def try_writing(cache: Cache, namespace: str) -> None:

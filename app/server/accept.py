@@ -30,7 +30,7 @@ CHECK_SECONDS = 0.005
 PATIENCE = 200
 """Checks of connections that are left to others, before some of them are accepted after all."""
 RETRY_SECONDS = 1.0
-"""Where no descriptor or no memory is free."""
+"""The pause where no descriptor or no memory is free."""
 _SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _TCP_INFO = getattr(socket, "TCP_INFO", None)  # Linux has it
 _UNACKED = struct.Struct("@24xI")
@@ -71,8 +71,9 @@ def bind(host: str, port: int, setting: str = "") -> list[socket.socket]:
 
 
 class Balance:
-    """Counts in shared memory what each worker holds, so that none accepts more than its share. To be made before ``workers``
-    are forked; each then calls `enter`.
+    """A count in shared memory of what each worker holds, so that none accepts more than its share.
+
+    To be made before ``workers`` are forked; each then calls `enter`.
 
     A connection stays with the process that accepted it, and a load balancer keeps its pool for hours: the first worker to
     wake up must not take all of it. SO_REUSEPORT, by which the kernel would distribute them, gives each worker a queue of its
@@ -97,7 +98,7 @@ class Balance:
         self._numbers.row[_AT] = 0
 
     def died(self, index: int) -> None:
-        """For the parent: worker ``index`` is gone."""
+        """Clear the counts of worker ``index``, which is gone. Called by the parent."""
         self._numbers.take(index)
         self.leave()
 
@@ -121,7 +122,7 @@ class Balance:
 
 
 class Acceptor:
-    """Accepts on ``sockets``, which listen already, from `start` to `stop`; ``make`` makes a connection's protocol.
+    """An acceptor of connections on ``sockets``, which listen already; ``make`` makes a connection's protocol.
 
     ``connections`` are the protocols of those that are open. Without a ``balance``, this process is alone.
     """
@@ -162,7 +163,7 @@ class Acceptor:
             self._balance.leave()
 
     def publish(self) -> None:
-        """To be called several times a second: workers leave connections only to those that published lately."""
+        """Publish the count, several times a second: workers leave connections only to those that published lately."""
         if self._balance is not None and self._sockets and not self._is_scarce:
             self._balance.publish(self._held())
 
@@ -190,7 +191,7 @@ class Acceptor:
             self._pause(listening, CHECK_SECONDS, self._on_left, self._balance, PATIENCE)
 
     def _on_left(self, listening: socket.socket, balance: Balance, patience: int) -> None:
-        """At connections that were left to others."""
+        """Look again at connections that were left to others."""
         waiting = _waiting(listening)
         room = balance.room(self._held(), waiting)
         if waiting and not room and patience > 1:

@@ -34,7 +34,7 @@ from oncegate.middleware.admission.deadlines import Deadline
 from oncegate.middleware.outcome.problems import Answer
 
 HEAD_SECONDS = 15.0
-"""For a head to arrive once it has begun."""
+"""The time for a head to arrive once it has begun."""
 KEEP_ALIVE_SECONDS = 75.0
 """An idle connection is kept for longer than common load balancers keep theirs (60 s), so that they are the ones to
 close it: a close that crosses a request on its way makes the sender wonder whether it was processed."""
@@ -91,7 +91,7 @@ class InboundConnection(asyncio.Protocol):
         self.unsent = Unsent(self, getattr(self.app, "unread", None))
         self._unparsed = Pieces(self)
         self.writable: asyncio.Event | None = None
-        """What is to be awaited before more is written; ``None``: nothing."""
+        """The event to be awaited before more is written; ``None``: nothing."""
         self.on_lost: Callable[[], None] | None = None
         """Called when the connection is gone."""
 

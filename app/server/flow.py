@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from oncegate.app.server.connection import InboundConnection
 
 PIECE_BYTES: Final = 8192
-"""What is parsed at once. A read may bring 256 KiB, in which there is room for 10,000 requests, or 40,000 chunks."""
+"""The most that is parsed at once. A read may bring 256 KiB, in which there is room for 10,000 requests, or 40,000 chunks."""
 _AT_ONCE: Final = struct.pack("ii", 1, 0)
-"""Of a socket that is closed: nothing is sent any more."""
+"""The option of a socket that is closed at once: nothing is sent any more."""
 
 
 class Pieces:
-    """What one connection has read and not parsed yet. Until it is parsed, nothing more is read."""
+    """The bytes that one connection has read and not parsed yet. Until they are parsed, nothing more is read."""
 
     __slots__ = ("_connection", "_scheduled", "_unparsed")
 
@@ -71,8 +71,9 @@ class Pieces:
 
 
 class Unsent:
-    """Of one ``connection``. ``unread`` counts it while writing is paused, beyond what each connection may have anyway.
+    """The bytes that one ``connection`` has not sent yet; ``unread`` counts them while writing is paused.
 
+    Counted is what goes beyond what each connection may have anyway.
     A large write is counted as a whole until its last byte is taken: the transport keeps all of it until then. To learn of
     that, writing pauses for what is left of it, however little.
     """
@@ -117,7 +118,7 @@ class Unsent:
         self._connection = None  # type: ignore[assignment]  # it refers to us: without it the collector has nothing to do
 
     def hold(self, size: int) -> None:
-        """So many bytes wait until writing goes on."""
+        """Count ``size`` bytes that wait until writing goes on."""
         if self._unread is not None:
             self._unread.hold(self, size)
 

@@ -17,7 +17,7 @@ _TEXT = "text/plain; charset=utf-8"
 
 
 class Pages:
-    """Serves the metrics of ``registry`` on ``host`` and ``port``, which are bound at once, from `start` to `close`.
+    """A server of the metrics of ``registry`` on ``host`` and ``port``, which are bound at once.
 
     Raises `OSError` as `bind` does, to which ``setting`` goes.
     """

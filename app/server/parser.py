@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from oncegate.app.server.connection import InboundConnection
 
 MAX_HEAD_BYTES: Final = 64 * 1024
-"""Of a request's line and header fields together; the same for trailers. Beyond: 431, and the connection is closed."""
+"""The most bytes of a request's line and header fields, and of trailers. Beyond: 431, and the connection is closed."""
 MAX_FIELDS: Final = 1000
-"""Of a request. Beyond: 431. All that reads fields takes its time for each, however short it is."""
+"""The most fields of a request. Beyond: 431. All that reads fields takes its time for each, however short it is."""
 _HOLDS_TOO_MANY: Final = 4 * MAX_FIELDS
 """Bytes: a shorter head can't hold more fields."""
 _SPACE: Final = ord(" ")
@@ -38,11 +38,11 @@ _END_OF_LINE: Final = b" HTTP/1.1\r"  # as a rule
 _VERSIONS: Final = {b" HTTP/1.0\r": "1.0"}
 _END_OF_HEAD: Final = b"\r\n\r\n"
 _NO_METHOD_OF_HTTP: Final = "Invalid method for HTTP/x.x request"
-"""What llhttp says of the methods that it knows from RTSP."""
+"""The error of llhttp about methods that it knows from RTSP."""
 
 
 class InboundParser:
-    """Makes requests of what one ``connection``'s client sends.
+    """A parser that makes requests of what one ``connection``'s client sends.
 
     ``in_message``: a request has begun, and isn't whole; ``in_head``: nor is its head. ``shared`` is what the ASGI scopes of
     all its requests have in common.
@@ -64,7 +64,7 @@ class InboundParser:
         self._parser: Any = _new_parser(self)
         self._data = b""
         self._earlier = bytearray()  # a head may come byte by byte, and bytes would be copied each time
-        """What earlier reads brought of a head whose request line was not looked at, and perhaps of requests before it."""
+        """The bytes of earlier reads, of a head whose request line was not looked at, and perhaps of requests before it."""
         self._again = b""
         self._version = ""
         """The version that the request line was seen to name, so that llhttp's reading of it is not needed."""

@@ -346,7 +346,7 @@ def scope_of(
 
 
 def shared_scope(server: tuple[str, int] | None, client: tuple[str, int] | None, scheme: str) -> dict[str, Any]:
-    """What the ASGI scopes of one connection's requests have in common, with room for the rest."""
+    """The part of the ASGI scope that all requests of one connection share, with room for the rest."""
     own = dict.fromkeys(("http_version", "method", "path", "raw_path", "query_string", "headers"))
     return {
         "type": "http",

@@ -22,16 +22,16 @@ class AdminToken:
 
     @classmethod
     def of(cls, name: str, token: str, *, writes: bool = True) -> "AdminToken":
-        """That of a token itself. Surrogates stand for bytes that are no UTF-8, as the environment has them."""
+        """The admin token of a token itself. Surrogates stand for bytes that are no UTF-8, as the environment has them."""
         return cls(name, writes, digest(token.encode("utf-8", "surrogateescape")))
 
     def setting(self) -> str:
-        """As `parse` takes it."""
+        """The text that `parse` takes."""
         return f"{self.name}:{'write' if self.writes else 'read'}:{self.digest.hex()}"
 
 
 def digest(token: bytes) -> bytes:
-    """What is kept of a token: its SHA-256."""
+    """The SHA-256 of a token, which is all that is kept of it."""
     return hashlib.sha256(token).digest()
 
 

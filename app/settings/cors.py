@@ -8,16 +8,18 @@ from oncegate.middleware.http.cors import EXPOSED_HEADERS, CrossOrigin
 from oncegate.middleware.rules.settings import StrictSettings
 
 Origin = Annotated[str, StringConstraints(pattern=r"^(\*|[a-z][a-z0-9+.-]*://[a-z0-9._~\[\]:-]+)$")]
-"""As browsers write it (RFC 6454 section 6.1): in lower case, without a path, without the scheme's own port."""
+"""An origin as browsers write it (RFC 6454 section 6.1): in lower case, without a path, without the scheme's own port."""
 
 
 class CorsSettings(StrictSettings):
     """Without ``origins``, nothing is added to any answer."""
 
     origins: tuple[Origin, ...] = Field(
-        default=(), description='whose scripts may read them: `["https://shop.example"]`; `["*"]`: any'
+        default=(), description='those whose scripts may read answers: `["https://shop.example"]`; `["*"]`: any'
     )
-    credentials: bool = Field(default=False, description="also where the browser sends its cookies along")
+    credentials: bool = Field(
+        default=False, description="scripts may read answers also where the browser sends its cookies along"
+    )
 
     @model_validator(mode="after")
     def _named(self) -> "CorsSettings":

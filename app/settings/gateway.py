@@ -35,7 +35,7 @@ FORWARDED_METHODS: Final = frozenset((
     *("POST", "PROPFIND", "PROPPATCH", "PURGE", "PUT", "QUERY", "REBIND", "REPORT", "SEARCH"),
     *("SOURCE", "SUBSCRIBE", "TRACE", "UNBIND", "UNLINK", "UNLOCK", "UNSUBSCRIBE"),
 ))  # fmt: skip
-"""Those that the parser knows, without CONNECT. Any other one is answered 501."""
+"""The methods that the parser knows, without CONNECT. Any other one is answered 501."""
 
 
 class GatewaySettings(StrictSettings):
@@ -63,61 +63,69 @@ class GatewaySettings(StrictSettings):
     secret: str | tuple[str, ...] = Field(
         default="",
         repr=False,
-        description="keys the digests of keys, callers and payloads: 32 bytes or more, in ONCEGATE_SECRET; no file holds it; "
-        'a list of two, while the first replaces the second; "none" stands for no secret',
+        description="a secret of 32 bytes or more that keys the digests of keys, callers and payloads; give it in "
+        'ONCEGATE_SECRET, no file holds it; a list of two while the first replaces the second; "none" stands for '
+        "no secret",
     )
     secret_file: str = Field(default="", description="a file with the secret, or with two of them, a line each")
     encryption_keys: tuple[str, ...] = Field(
         default=(),
         repr=False,
-        description="encrypt what is kept of responses and commands, in Redis or a database: id:base64 of 32 bytes; "
-        'the first one encrypts, all decrypt; "none" as the first: not yet',
+        description="keys, id:base64 of 32 bytes each; the first one encrypts what is kept of responses and commands in "
+        'Redis or a database, all decrypt; "none" as the first: nothing is encrypted yet',
     )
     encryption_keys_file: str = Field(default="", description="a file with the encryption keys, a line each")
-    cache_timeout: Seconds = Field(default=0.5, description="per command to the cache")
-    memory_limit: Bytes = Field(default=268435456, description="bytes that memory:// may hold; then new keys get 503")
+    cache_timeout: Seconds = Field(default=0.5, description="seconds for each command to the cache")
+    memory_limit: Bytes = Field(
+        default=268435456, description="bytes that memory:// may hold; above it new keys get 503"
+    )
     max_in_flight: Annotated[int, Field(ge=1)] = Field(
-        default=1000, description="attempts per process; beyond: 503 overloaded"
+        default=1000, description="attempts per process at once; one more gets 503 overloaded"
     )
     max_in_flight_per_caller: Annotated[int, Field(ge=0)] = Field(
-        default=0, description="of these, one caller's; beyond: 429 too-many-keys; 0: no limit"
+        default=0,
+        description="attempts of one caller per process at once; one more gets 429 too-many-keys; 0: no limit",
     )
     new_keys_per_caller: Annotated[str, StringConstraints(pattern=f"^({RATE.pattern})?$")] = Field(
-        default="", description='one caller\'s new keys per process, as "600/m" (s, m, h); beyond: 429; "": no limit'
+        default="",
+        description='new keys of one caller per process, as "600/m" (s, m, h); one more gets 429 too-many-keys; "": no limit',
     )
     max_buffered: Bytes = Field(
-        default=67108864, description="bytes of bodies per process that wait to be admitted; beyond: 503 overloaded"
+        default=67108864,
+        description="bytes of bodies per process that wait to be admitted; above it requests get 503 overloaded",
     )
     max_unread: Bytes = Field(
         default=268435456,
-        description="bytes of responses per process that wait for slow readers; beyond: the slowest is dropped",
+        description="bytes of responses per process that wait for slow readers; above it the slowest reader is dropped",
     )
     stream_limit: Annotated[int, Field(ge=1)] = Field(
         default=100000,
-        description="commands that a stream may hold of what its consumers still need; then 503 overloaded",
+        description="commands that a stream may hold of what its consumers still need; one more gets 503 overloaded",
     )
-    body_timeout: Seconds = Field(default=30, description="for a request's body to arrive")
+    body_timeout: Seconds = Field(default=30, description="seconds for a request's body to arrive")
     upstream_keepalive: Annotated[float, Field(ge=0, le=3600)] = Field(
-        default=1.5, description="seconds that an idle upstream connection is kept; below what the upstream keeps"
+        default=1.5,
+        description="seconds that an idle upstream connection is kept; give less than the upstream keeps one",
     )
     upstream_ca: str = Field(
-        default="", description="PEM file of the authorities that the upstream's certificate is checked by"
+        default="", description="PEM file of the authorities that may have signed the upstream's certificate"
     )
     trusted_proxies: tuple[str, ...] = Field(default=(), description="addresses whose X-Forwarded-* are believed")
     via: bool = Field(
-        default=True, description="add Via to requests and responses; nginx doesn't compress for one that has it"
+        default=True,
+        description="add Via to requests and responses; an nginx upstream doesn't compress for a request that has it",
     )
     drain_delay: Annotated[float, Field(ge=0, le=3600)] = Field(
-        default=0, description="seconds unready before the port closes"
+        default=0, description="seconds between being unready and closing the port"
     )
-    shutdown_timeout: Seconds = Field(default=30, description="for attempts in flight to finish")
+    shutdown_timeout: Seconds = Field(default=30, description="seconds for attempts in flight to finish")
     prefix: Annotated[str, StringConstraints(pattern=r"^(/[A-Za-z0-9_.~-]+)+$")] = Field(
         default="/_oncegate",
         description="where operations are (healthz, readyz, policy, metrics, commands, records, dead-letters, docs)",
     )
     ops_port: Annotated[int, Field(ge=0, le=65535)] = Field(
         default=0,
-        description="0: operations are under prefix on the main port; else those for operators on this port alone",
+        description="the one port that has the operations for operators; 0: they are on the main port, under prefix",
     )
     admin_tokens: tuple[str, ...] = Field(
         default=(),
@@ -128,9 +136,12 @@ class GatewaySettings(StrictSettings):
     ready_needs_cache: bool = Field(default=False, description="readyz is 503 while the cache can't be reached")
     sample_records: Annotated[float, Field(ge=0, le=86400)] = Field(
         default=0,
-        description="seconds between counts of the cache's unknown records, for metrics; each reads all records; 0: none",
+        description="seconds between counts of the cache's unknown records, for metrics; each count reads all records; 0: "
+        "none",
     )
-    log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="what is logged")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="the least severe lines that are logged"
+    )
     log_format: Literal["auto", "json", "text"] = Field(
         default="auto", description="auto: text on a terminal, JSON elsewhere"
     )
@@ -138,9 +149,9 @@ class GatewaySettings(StrictSettings):
         default_factory=IdempotencySettings, description="the rules for all routes"
     )
     cors: CorsSettings = Field(default_factory=CorsSettings, description="scripts of other origins, in browsers")
-    jwt: JwtSettings | None = Field(default=None, description="by what tokens are verified whose claims a scope names")
-    worker: WorkerSettings = Field(default_factory=WorkerSettings, description="what `oncegate worker` goes by")
-    routes: tuple[Route, ...] = Field(default=(), description="what differs on some paths")
+    jwt: JwtSettings | None = Field(default=None, description="how the tokens are verified whose claims a scope names")
+    worker: WorkerSettings = Field(default_factory=WorkerSettings, description="the settings of `oncegate worker`")
+    routes: tuple[Route, ...] = Field(default=(), description="paths with rules of their own")
 
     @field_validator("upstream")
     @classmethod
@@ -223,11 +234,11 @@ class GatewaySettings(StrictSettings):
         return value
 
     def encryption(self) -> Encryption | None:
-        """What the contents of Redis are encrypted by, if they are."""
+        """The encryption of what is kept in Redis; ``None`` without keys."""
         return given_encryption(self.encryption_keys)
 
     def digests(self) -> Digests:
-        """What keys, callers and payloads are digested with."""
+        """The digests of keys, callers and payloads, by the secret where there is one."""
         return given_digests(self.given_secrets)
 
     @property
@@ -259,11 +270,11 @@ class GatewaySettings(StrictSettings):
 
     @property
     def consumers(self) -> dict[str, str]:
-        """By the streams of asynchronous routes, the consumer whose processing is shown to callers."""
+        """The consumers whose processing is shown to callers, by the streams of asynchronous routes."""
         return {route.stream: route.consumer_name for route in self.routes if route.mode != "sync"}
 
     def cross_origin(self) -> CrossOrigin | None:
-        """What scripts of other origins may read of what is answered here; ``None``: nothing is added."""
+        """The rules for scripts of other origins that read the gateway's own answers; ``None``: nothing is added."""
         return self.cors.rules(self.idempotency.header, *(route.header for route in self.routes if route.header))
 
     @property

@@ -36,7 +36,7 @@ TABLES: dict[str, type[BaseModel]] = {
 """The tables of the file that are settings of their own."""
 
 _SECRET = ("secret", "encryption_keys")
-"""What stands in no file, but in the environment, or in a file of its own."""
+"""Settings that stand in no file, but in the environment, or in a file of their own."""
 _FILES = {"secret_file": "secret", "encryption_keys_file": "encryption_keys"}
 """Settings that name such a file, and the one that gets its lines, and is not given besides."""
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")

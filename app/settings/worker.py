@@ -17,19 +17,21 @@ class WorkerSettings(StrictSettings):
 
     stream: Name = Field(default="commands", description="the command stream to read")
     consumer: Name | None = Field(
-        default=None, description="the consumer's name: of its group, and of its records. By default the stream's name"
+        default=None, description="the name of the consumer's group, and of its records; by default the stream's name"
     )
     handler: str = Field(default="", description="the function that executes a command: `package.module:function`")
     forward: str = Field(
-        default="", description="or the service that commands are forwarded to: http://, https://, unix://"
+        default="",
+        description="the service that commands are forwarded to, in the place of a handler: http://, https://, unix://",
     )
     forward_headers: dict[FieldName, str] = Field(
-        default_factory=dict, repr=False, description="sent with each forwarded command: its own credentials, say"
+        default_factory=dict,
+        repr=False,
+        description="headers of each forwarded command: the worker's own credentials, say",
     )
     name: Name | None = Field(
         default=None,
-        description="who this worker is where host and process id don't say: in dead letters and in records. "
-        "By default the host's name",
+        description="this worker's name in dead letters and in records; by default the host's",
     )
     metrics_host: str = Field(default="127.0.0.1", min_length=1, description="the address that metrics are served on")
     metrics_port: Annotated[int, Field(ge=0, le=65535)] = Field(
@@ -38,10 +40,13 @@ class WorkerSettings(StrictSettings):
     concurrency: Annotated[int, Field(ge=1, le=1000)] = Field(
         default=10, description="commands executed at once, per process"
     )
-    max_attempts: Annotated[int, Field(ge=1)] = Field(default=10, description="then a command becomes a dead letter")
+    max_attempts: Annotated[int, Field(ge=1)] = Field(
+        default=10, description="attempts at a command before it becomes a dead letter"
+    )
     dead_letter_ttl: Seconds = Field(default=2592000, description="how long a dead letter is kept: 30 days")
     inbox_cleanup_interval: Annotated[float, Field(ge=0, le=31536000)] = Field(
-        default=0, description="between two rounds in which the handler's inbox forgets old markers; 0: it does not"
+        default=0,
+        description="seconds between two rounds in which the handler's inbox forgets old markers; 0: it forgets none",
     )
 
     @field_validator("handler")

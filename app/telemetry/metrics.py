@@ -36,11 +36,11 @@ from oncegate.prometheus.families import (
 
 OPENMETRICS: Final = "application/openmetrics-text; version=1.0.0"
 Gauges = Mapping[str, Callable[[], float]]
-"""By name, the function that reads it at a scrape."""
+"""Functions by the name of the gauge that each reads at a scrape."""
 
 
 class Columns:
-    """Gives out columns before there is a table."""
+    """The columns of a table, given out before there is one."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -53,7 +53,7 @@ class Columns:
 
 
 class Histogram:
-    """Where one histogram lives in a table: a column for each bucket, one for what is above all bounds, one for the sum."""
+    """A histogram's place in a table: a column for each bucket, one for what is above all bounds, one for the sum."""
 
     def __init__(self, columns: Columns, bounds: Sequence[float]) -> None:
         self.bounds = list(bounds)
@@ -130,8 +130,9 @@ class Metrics(Watch):
         self._pending.enter(index)
 
     def worker_died(self, index: int) -> tuple[int, list[str]]:
-        """For the parent, of a worker that ended unasked: how many outcomes it took with it, and the ids that are known of their
-        records. To be called before another one enters as ``index``: until then the row has no other writer.
+        """The outcomes that a worker took with it that ended unasked: how many, and the ids that are known of their records.
+
+        For the parent, before another worker enters as ``index``: until then the row has no other writer.
         """
         self._numbers.take(index)
         row, records = self._numbers.row, self._pending.of(index)
@@ -187,7 +188,7 @@ class Metrics(Watch):
         self._row[self._readers_dropped] += 1
 
     def sampled(self, unknown: int) -> None:
-        """So many records of the cache were found to read unknown. One process samples."""
+        """Note how many records of the cache were found to read unknown. One process samples."""
         self._row[self._unknown], self._row[self._sampled_at] = unknown, time()
 
     def submitted(self, route: str, outcome: str) -> None:
@@ -216,11 +217,11 @@ class Metrics(Watch):
         return page_of(self._registry, accept)
 
     def describe(self) -> list[Metric]:
-        """For the registry: no family is described beforehand."""
+        """Called by the registry: no family is described beforehand."""
         return []
 
     def collect(self) -> Iterable[Metric]:
-        """For the registry: every family, those without a sample yet too."""
+        """Called by the registry: every family, those without a sample yet too."""
         total = self._numbers.total
         info = _gauge("build_info")
         info.add_metric([__version__], 1)

@@ -19,12 +19,12 @@ HIGH_WATER = 65536
 SMALL: Final = 65536
 """Bytes of a response's body that may be waited for, so that it goes out whole."""
 _PIECE_BYTES: Final = 32768
-"""What is parsed at once. A read may bring 256 KiB: 40,000 chunks of a byte each."""
+"""The most that is parsed at once. A read may bring 256 KiB: 40,000 chunks of a byte each."""
 _ONE_WRITE: Final = 65536  # above it, copying a body behind its head costs more than a second write
 
 
 class UpstreamConnection(asyncio.Protocol):
-    """Carries one request and its response at a time: `begin`, `write`, `head`, then `read` until ``response.complete``.
+    """A connection that carries one request and its response at a time, until ``response.complete``.
 
     `send` is `begin` and `write` for a request that is there whole: ``whole`` holds its head and body until it is answered.
 
@@ -43,11 +43,11 @@ class UpstreamConnection(asyncio.Protocol):
         self._writing_paused = False
         self._busy = False
         self.error: Exception | None = None
-        """What `head` and `read` raise."""
+        """The error that `head` and `read` raise."""
         self.whole: tuple[bytes, bytes] | None = None
         self.response = ResponseReader()
         self._unparsed = b""
-        """Of what was read; nothing more is read as long as there is any."""
+        """The rest of what was read; nothing more is read as long as there is any."""
         self.closed: asyncio.Future[None] = self.loop.create_future()
         self.lost = False
         self.expires = 0.0

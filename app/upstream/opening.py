@@ -12,7 +12,7 @@ from oncegate.middleware.outcome.errors import NotProcessed
 
 
 class Connector:
-    """Opens connections to the upstream at ``url``, each within ``timeout`` seconds. ``ca_file``: PEM, for the system's."""
+    """A connector to the upstream at ``url``, within ``timeout`` seconds each time. ``ca_file``: PEM, for the system's."""
 
     def __init__(self, url: str, *, timeout: float, ca_file: str | None = None) -> None:
         self.address = UpstreamAddress.parse(url)

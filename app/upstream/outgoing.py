@@ -27,7 +27,7 @@ class ClientLeft(Exception):
 
 
 class Outgoing:
-    """Sends one request over ``connection`` and watches its client: `begin`, `answered` when the head is there, `close` always.
+    """One request over ``connection``, whose client is watched. Call `answered` when the head is there, `close` always.
 
     ``timeout``: the seconds that a request which passes through waits for the upstream to take more of its body, and then
     for the response's head; None for an enforced attempt. ``watches`` are those that `watches` gives for it. Failures reach

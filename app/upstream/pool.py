@@ -19,7 +19,7 @@ KEEPALIVE_MARGIN: Final = 0.5
 
 
 class Upstream:
-    """Opens connections to one upstream and keeps the idle ones, the last used on top.
+    """The connections to one upstream, of which the idle ones are kept, the last used on top.
 
     ``connect_timeout`` (seconds) covers looking up the name, every address that it has, and TLS. Idle connections are kept for
     ``keepalive`` seconds, or less where the upstream announces less; 0 keeps none.

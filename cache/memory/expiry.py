@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 OVERHEAD_BYTES: Final = 600
-"""What one entry costs at most besides its key and its value: 590 measured with one per second, 265 with many (CPython 3.11)."""
+"""The most that one entry costs besides its key and its value: 590 measured with one per second, 265 with many (CPython 3.11)."""
 
 STEP: Final = 32
 """Expired entries that one write clears away at most, so that no single call pays for a burst of expiries."""

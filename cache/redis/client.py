@@ -23,7 +23,7 @@ from oncegate.cache.redis.scripts import Script
 
 
 class RedisClient:
-    """Connects when it is first used, and again whenever it has to; to be closed with `close`.
+    """A client of Redis that connects when it is first used, and again whenever it has to; to be closed with `close`.
 
     ``timeout`` (s) bounds each command, opening a connection and finding the right server included. Several event loops may
     use one client: each has its own connections (``routes``).

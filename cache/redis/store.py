@@ -55,8 +55,7 @@ _MOST_TRIES = 3
 class RedisCache(CallbackCache, by_callback=True):
     """A `Cache` in Redis. Build it with `from_url`; it connects when it is first used, and again whenever it has to.
 
-    ``timeout`` (s) bounds each command, opening a connection and finding the right server included. Several event loops
-    may use one cache: each has its own connections.
+    Several event loops may use one cache: each has its own connections.
     """
 
     __slots__ = ("_claim_call", "client", "encryption", "past_maxmemory")
@@ -73,12 +72,16 @@ class RedisCache(CallbackCache, by_callback=True):
     def from_url(
         cls, url: str, *, timeout: float = 0.5, bounds: Bounds | None = None, encryption_keys: Sequence[str] = ()
     ) -> "RedisCache":
-        """A cache in the Redis at ``url``, with redis-py's options: ``redis://``, ``rediss://``, ``unix://``, and those of
-        `oncegate.cache.redis.url` for Sentinel and Cluster. ``bounds`` says how much may be unanswered on a connection.
-        Responses are encrypted by the first of ``encryption_keys`` (``id:base64`` of 32 bytes each, ``none``: not yet), and read
-        by all of them.
+        """A cache in the Redis at ``url``. Does not connect: `check` does.
 
-        Raises ``ValueError`` for a URL or a key that can't be used. Does not connect: `check` does.
+        - ``url``: ``redis://``, ``rediss://`` or ``unix://``, with redis-py's options, or one of Sentinel or Cluster
+          (`oncegate.cache.redis.url`).
+        - ``timeout``: seconds for each command, opening a connection and finding the right server included.
+        - ``bounds``: how much may be unanswered on a connection.
+        - ``encryption_keys``: what is kept of responses is encrypted by the first, and read by all of them. Each is
+          ``id:base64`` of 32 bytes; ``none`` as the first: nothing is encrypted yet.
+
+        Raises ``ValueError`` for a URL or a key that can't be used.
         """
         (timeout,) = given_seconds(timeout=timeout)
         client = RedisClient.from_url(url, timeout=timeout, bounds=bounds)

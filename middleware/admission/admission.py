@@ -26,7 +26,6 @@ from oncegate.middleware.admission.gate import GateDecision, decide
 from oncegate.middleware.admission.observe import Watch
 from oncegate.middleware.admission.request import NO_CLAIM, AdmissionRequest, Claiming
 from oncegate.middleware.admission.rotation import claim_at_either, read_at_either
-from oncegate.middleware.admission.slots import Slot
 
 _POLLS: Final = Backoff(0.025, 1.25, least=0.6, factor=1.5)
 _MISMATCH: Final = GateDecision.MISMATCH  # members of an enumeration take long to look up
@@ -55,7 +54,7 @@ class Verdict:
 
 
 class Admissions:
-    """Lets each command run at most once at a time, over however many processes share the cache."""
+    """The admission of commands: each runs at most once at a time, over however many processes share the cache."""
 
     def __init__(
         self, cache: Cache, *, max_in_flight: int, watch: Watch | None = None, callers: CallerLimits | None = None
@@ -125,10 +124,13 @@ class Admissions:
             claiming.is_ready = True
             if claiming.slot is not None:
                 request.prepare(in_flight)
+            # Three parts come before the claim, each in a coroutine: a slot that must be waited for, a second secret, and
+            # an outcome that is owed, of this record perhaps. As a rule there is none of them.
             if claiming.slot is None or request.rotation is not None or in_flight.owed.by_key:
                 claiming.tasks = (start(loop, self._claim_by_parts(request), then),)
                 return
         claim, attempt = claiming.claim, claiming.attempt
+        # A submission may take over another one in doubt: to append it twice is harmless, its consumer processes one of both.
         answered = then
         if claim.submission and _UNKNOWN not in claim.takeover:
             answered = partial(self._or_again, request, loop, then)
@@ -217,17 +219,24 @@ class Admissions:
     # -- answered -----------------------------------------------------------------------------------------------------
 
     def admitted(self, request: AdmissionRequest, answer: object) -> Attempt | Verdict:
-        """What the answer to `claim` means for the request. Raises what `admit` raises."""
+        """The attempt, or the verdict, that follows from the answer to `claim`. Raises what `admit` raises."""
         claiming = request.claiming
         slot, attempt = claiming.slot, claiming.attempt
-        if slot is not None:
+        if slot is not None:  # without one the record was only read: there is nothing to run, or to give back
             request.claiming = NO_CLAIM
             shared = self.in_flight.shared
             if shared.is_watched:
                 shared.answered("claim", answer, claiming.sent)
             if isinstance(answer, Claim):
-                if answer.won:
-                    return self._won(request, claiming, slot, answer)
+                if answer.won:  # its slot is the attempt's from now on
+                    in_flight, number = self.in_flight, answer.record.attempt
+                    if attempt is None:
+                        attempt = Attempt(in_flight, request.key, claiming.claim, request.policy, claiming.sent, slot)
+                    attempt.number = attempt.lease.number = number
+                    slot.won(is_new=number == 1)
+                    if in_flight.owed.by_key:
+                        in_flight.owed.wake()
+                    return attempt
             elif attempt is not None and isinstance(answer, CacheUnavailable) and not isinstance(answer, CacheFull):
                 slot.won()  # a full cache is up, and can refuse
                 return attempt
@@ -237,18 +246,6 @@ class Admissions:
         if isinstance(answer, Exception):
             raise answer
         raise TypeError(f"the cache has answered a {type(answer).__name__}, not a Claim")
-
-    def _won(self, request: AdmissionRequest, claiming: Claiming, slot: Slot, answer: Claim) -> Attempt:
-        """The attempt that is to run, which keeps its slot."""
-        in_flight, number = self.in_flight, answer.record.attempt
-        attempt = claiming.attempt
-        if attempt is None:
-            attempt = Attempt(in_flight, request.key, claiming.claim, request.policy, claiming.sent, slot)
-        attempt.number = attempt.lease.number = number
-        slot.won(is_new=number == 1)
-        if in_flight.owed.by_key:
-            in_flight.owed.wake()
-        return attempt
 
     def give_up(self, request: AdmissionRequest, end: BaseException) -> None:
         """Instead of `admitted`: ``end`` ended the caller, so a claim that is won is given back."""

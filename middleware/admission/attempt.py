@@ -70,14 +70,14 @@ class Attempt:
     ) -> None:
         self.key = key
         self.claim = claim
-        """What it is claimed with, and its outcome is made of."""
+        """The claim's arguments, which its outcome is made of, too."""
         self.policy = policy
         self.slot = slot
         """``None`` where it takes none, or not any more."""
         self.number = 0
         self.lease = Lease(in_flight.shared, key, claim.token, policy, held_since)
         self.settled_at = 0.0
-        """When its outcome was given, on the monotonic clock; 0.0 until then."""
+        """The time at which its outcome was given, on the monotonic clock; 0.0 until then."""
         self.visible = False
         self.refused = False
         """The outcome can't be recorded any more: the record is somebody else's, or can't be read."""
@@ -118,7 +118,7 @@ class Attempt:
             self._in_flight.keep_trying(self)
 
     def ran(self, _: "asyncio.Future[None]") -> None:
-        """Its task is done."""
+        """Note that the task is done."""
         self.lease.task = None  # it would be kept, with its coroutine and context, until the outcome is recorded
         if not self.is_over:
             self._in_flight.end(self)
@@ -237,7 +237,7 @@ class Attempt:
 
 
 class InFlight:
-    """Owns the tasks of a process's attempts, so that no client and no cancelled request can end them.
+    """The attempts of a process in flight. It owns their tasks, so that no client and no cancelled request can end them.
 
     ``slots`` has the claims under way and the attempts that run, unless set `free`: at most ``max_in_flight``, and of each caller
     what ``callers`` say, where they are limited. ``closing`` is set by `drain`: a cancellation is the process's end from then on.

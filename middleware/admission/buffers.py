@@ -22,7 +22,7 @@ _CHANCES: Final = 16
 
 
 class Buffered:
-    """Counts the bytes of bodies that arrive in pieces, and of those whose requests wait for another one's outcome.
+    """The bytes of bodies that arrive in pieces, and of those whose requests wait for another one's outcome.
 
     A body that came whole and whose request is being claimed isn't counted: it has a slot already (``max_in_flight``). So small
     requests go on while large ones fill this.
@@ -57,7 +57,7 @@ class Reader(Protocol):
 
 
 class Unread:
-    """Counts the bytes that wait for readers, which are kept in the order in which they fell behind."""
+    """The bytes that wait for readers, which are kept in the order in which they fell behind."""
 
     def __init__(self, limit: int, watch: Watch) -> None:
         self.limit = limit
@@ -66,7 +66,7 @@ class Unread:
         self._readers: dict[Reader, int] = {}
 
     def hold(self, reader: Reader, size: int) -> None:
-        """So many bytes more wait for ``reader``. Readers are dropped, itself perhaps, where they are too many in all."""
+        """Count ``size`` bytes more for ``reader``. Readers are dropped, itself perhaps, where they are too many in all."""
         self._readers[reader] = self._readers.get(reader, 0) + size
         self._count(size)
         chances = _CHANCES

@@ -1,4 +1,4 @@
-"""What one caller may have of a process: attempts at once, and new keys in a time. Replays and refusals never count.
+"""Limits per caller of a process: attempts at once, and new keys in a time. Replays and refusals never count.
 
 A caller is what its scope makes of it: the second half of a record's id. New keys are counted by a token bucket. `CallerSlots`
 are there where callers have limits; else a process has plain `Slots`, and no request meets a line of this.
@@ -31,7 +31,7 @@ class _Bucket:
 
 
 class CallerLimits:
-    """At most ``in_flight`` attempts of a caller at once (0: any number), and so many ``new_keys``: ``"600/m"``, per s, m or h.
+    """The limits of a caller: ``in_flight`` attempts at once (0: any number), ``new_keys`` as ``"600/m"``, per s, m or h.
 
     All of a time's new keys may come at once. ``now`` is a clock, in seconds. Raises ``ValueError`` for no such rate.
     """
@@ -151,7 +151,7 @@ class CallerSlots(Slots):
         self.callers = callers
 
     def enter(self, key: str) -> Slot | None:
-        """As `Slots.enter`, and only where its caller may have one more and nobody of it waits."""
+        """Like `Slots.enter`, and only where its caller may have one more and nobody of it waits."""
         if self.taken >= self.most:
             return None
         caller = self.caller(key)
@@ -160,7 +160,7 @@ class CallerSlots(Slots):
         return None if self.callers.wait(caller) > 0 else self.take(caller)
 
     def caller(self, key: str) -> str:
-        """As its scope makes it."""
+        """The caller that a key's scope makes."""
         return caller_of_id(record_id(key))
 
     def take(self, caller: str) -> Slot:
@@ -170,7 +170,7 @@ class CallerSlots(Slots):
         return CallerSlot(self, caller)
 
     def blocked(self, waiter: Waiter) -> str | None:
-        """Those of the process come first: see `Slots.blocked`."""
+        """The line to wait in; that of the process comes first: see `Slots.blocked`."""
         if self.taken >= self.most:
             return PROCESS
         return waiter.caller if self.callers.wait(waiter.caller, is_new=waiter.is_new) > 0 else None

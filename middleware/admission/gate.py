@@ -47,7 +47,7 @@ def decide(record: Record, fingerprint: bytes, *, warn_on_mismatch: bool, raise_
             return GateDecision.MISMATCH
     if state is _IN_FLIGHT:
         return GateDecision.IN_FLIGHT
-    if state is _UNKNOWN:
+    if state is _UNKNOWN:  # where the policy is to try again, the claim has taken it over, and nobody comes here
         return GateDecision.REFUSE
     if record.response is None or record.response.body is None:
         return GateDecision.DUPLICATE

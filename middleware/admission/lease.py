@@ -62,11 +62,11 @@ class Lease:
         """Since before the claim was sent, or the last renewal: so never longer than the cache counts it."""
         self.number = 0
         self.origin = ""
-        """What stands behind the record's id in logs: the ids of a consumer's message."""
+        """The text behind the record's id in logs: the ids of a consumer's message."""
         self.began = held_since
-        """When the command's execution began."""
+        """The time at which the command's execution began."""
         self.loop: asyncio.AbstractEventLoop | None = None
-        """Where it runs, once it does."""
+        """The event loop that it runs in, once it does."""
         self.task: asyncio.Future[None] | None = None
         """Done when the command's execution is; cancelled where it runs out of time. ``None`` while there is none."""
         self.is_noted = False

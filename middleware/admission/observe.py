@@ -33,7 +33,7 @@ WATCH_FAILED: Final = "the watch failed"
 
 
 class Watch:
-    """Watches attempts, which go on when no answer is observed any more: each method is an event. This one does nothing.
+    """Notified of attempts, which go on when no answer is observed any more: each method is an event. This one does nothing.
 
     Called in the event loop, by the route's pattern; must be quick. What it raises is logged and goes no further.
     """
@@ -42,10 +42,10 @@ class Watch:
         """An attempt runs from now on."""
 
     def attempt_ended(self, route: str) -> None:
-        """It runs no more, whatever came of it."""
+        """An attempt runs no more, whatever came of it."""
 
     def attempt_settled(self, route: str, state: State | None, seconds: float) -> None:
-        """Its outcome is ``state`` (``None``: released), ``seconds`` after it began; whether recorded is another matter."""
+        """An attempt's outcome is ``state`` (``None``: released), ``seconds`` after it began; it may not be recorded yet."""
 
     def outcome_pending(self, record: str) -> None:
         """This process alone will know the outcome of ``record``, by its id, for longer than a moment: its attempt runs for more
@@ -68,19 +68,19 @@ class Watch:
         """
 
     def cache_failed(self, operation: str, seconds: float) -> None:
-        """It did not answer in time, or refused."""
+        """The cache did not answer in time, or refused."""
 
     def bodies_waiting(self, change: int) -> None:
-        """So many more bytes of requests' bodies, or fewer, are held whose requests are not admitted yet."""
+        """The bytes of bodies whose requests are not admitted yet are more by ``change``, which may be negative."""
 
     def responses_waiting(self, change: int) -> None:
-        """So many more bytes of responses, or fewer, are held for clients that are behind in reading."""
+        """The bytes of responses held for clients that are behind in reading are more by ``change``, which may be negative."""
 
     def reader_dropped(self) -> None:
         """A client lost its connection because too much was held for slow readers; what was recorded stays."""
 
     def outcomes_waiting(self, change: int) -> None:
-        """So many more outcomes, or fewer, wait for the cache to take them."""
+        """The outcomes that wait for the cache to take them are more by ``change``, which may be negative."""
 
     # -- of consumers: their name stands where a route's pattern does above -------------------------------------------
 
@@ -110,10 +110,10 @@ class Watch:
         """An inbox's table has about so many rows; the oldest is from ``oldest``, Unix time, ``None`` where there is none."""
 
     def order_measured(self, consumer: str, aggregates: int, parked: int, oldest: float | None) -> None:
-        """So many aggregates of a consumer wait for a number, with so many parked messages, the oldest since ``oldest``."""
+        """A consumer has ``aggregates`` that wait for a number, with so many ``parked`` messages, the oldest since ``oldest``."""
 
     def markers_pruned(self, table: str, rows: int) -> None:
-        """So many rows of an inbox's table were deleted, because they are old enough."""
+        """A cleanup has deleted so many ``rows`` of an inbox's table, because they are old enough."""
 
 
 NOBODY: Final = Watch()

@@ -10,12 +10,15 @@ import asyncio
 import logging
 from dataclasses import replace
 from time import monotonic
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from oncegate.cache.backoff import Backoff
 from oncegate.cache.errors import CacheError, RecordUnreadable
 from oncegate.cache.record import Record, body_bytes
 from oncegate.middleware.admission.shared import Shared, notify
+
+if TYPE_CHECKING:
+    from oncegate.middleware.admission.attempt import Attempt
 
 log = logging.getLogger("oncegate.attempt")
 
@@ -24,28 +27,6 @@ MAX_UNSAVED_BYTES: Final = 64 * 1024 * 1024
 _PAUSES: Final = Backoff(0.05, 5.0, least=0.6)
 _BETWEEN_WAKES: Final = 0.05
 """Seconds: a cache that takes some writes and refuses others must not be tried with all that is owed at each request."""
-
-
-class Settled(Protocol):
-    """An attempt whose outcome is known here: what is needed of one."""
-
-    key: str
-    outcome: Record | None
-    refused: bool
-
-    @property
-    def record(self) -> str:
-        """The record's id."""
-
-    @property
-    def named(self) -> str:
-        """How a line of the log names it."""
-
-    async def write_outcome(self) -> None:
-        """Try once more to record the outcome. Raises what the cache raises."""
-
-    def show(self) -> None:
-        """The outcome may be seen from now on."""
 
 
 class OwedOutcomes:
@@ -57,7 +38,7 @@ class OwedOutcomes:
         self._bytes = 0
         self._woken = 0.0
 
-    def add(self, attempt: Settled) -> "OwedOutcome":
+    def add(self, attempt: "Attempt") -> "OwedOutcome":
         """The outcome of ``attempt`` is owed from now on; bounded in bytes: beyond, it is kept without its body."""
         size = body_bytes(attempt.outcome)
         if self._bytes + size > MAX_UNSAVED_BYTES and attempt.outcome and attempt.outcome.response:
@@ -114,7 +95,7 @@ class OwedOutcomes:
 class OwedOutcome:
     """One of them: its tries, and the pauses between them."""
 
-    def __init__(self, all_owed: OwedOutcomes, attempt: Settled, size: int) -> None:
+    def __init__(self, all_owed: OwedOutcomes, attempt: "Attempt", size: int) -> None:
         self.attempt = attempt
         self.size = size
         self.error: Exception = CacheError("the outcome of the last attempt is not recorded yet")

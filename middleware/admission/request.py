@@ -31,7 +31,7 @@ if hasattr(os, "register_at_fork"):  # Windows has none, and never forks
 
 
 class Address:
-    """Where a request's record is by one of the secrets, and its fingerprints by that one.
+    """The place of a request's record by one of the secrets, and its fingerprints by that one.
 
     ``whole`` is the fingerprint as other policies than ``on_mismatch = "warn"`` make it.
     """
@@ -70,12 +70,12 @@ class Claiming:
     __slots__ = ("attempt", "claim", "is_ready", "sent", "slot", "tasks")
 
     claim: ClaimRequest
+    sent: float
 
     def __init__(self, slot: Slot | None) -> None:
         self.slot = slot
         self.is_ready = False
         """Whatever has to come before the claim is seen to."""
-        self.sent = 0.0
         self.attempt: Attempt | None = None
         self.tasks: tuple[asyncio.Task[None], ...] = ()
         """Bring the answer, where that takes coroutines; cancelled with their caller."""
@@ -131,7 +131,7 @@ class AdmissionRequest:
         self.claiming = NO_CLAIM
 
     def go_to(self, address: Address) -> None:
-        """Its record is there, as it turns out."""
+        """Take ``address`` for the place of the record, as it turns out to be."""
         self.key, self.fingerprint, self.whole = address.key, address.fingerprint, address.whole
 
     def prepare(self, in_flight: InFlight) -> None:

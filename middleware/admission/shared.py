@@ -1,4 +1,4 @@
-"""What the attempts of a process share: the cache, with its calls observed; shared timers; tasks that go on by themselves."""
+"""Parts that the attempts of a process share: the cache, with its calls observed; timers; tasks that go on by themselves."""
 # Compiled: docs/decisions/0012-compiled.md
 
 import asyncio

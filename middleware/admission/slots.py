@@ -144,7 +144,7 @@ class Slots:
         return self.taken - self.claims >= self.most
 
     def refusal(self, line: str, waiter: Waiter) -> Exception:  # noqa: ARG002  # as above
-        """What who waits in ``line`` in vain gets."""
+        """The error for a request that has waited in ``line`` in vain."""
         return Overloaded("Too many requests are being executed: try again later.")
 
     def serve(self, name: str) -> None:

@@ -8,7 +8,7 @@ from oncegate.middleware.outcome.problems import RETRY_AFTER_SECONDS
 
 
 class ProcessError(OncegateError):
-    """Why a command was not executed. ``record`` is the record's id; ``retryable``: may the same call be made again."""
+    """The reason why a command was not executed. ``record`` is its record's id; ``retryable``: the same call may be repeated."""
 
     retryable = False
 
@@ -47,7 +47,7 @@ class OutcomeUnknownError(ProcessError, OutcomeUnknown):
 
 
 class CommandFailedError(ProcessError):
-    """What an earlier call raised, under ``on_error = "replay"`` or while this one waited: ``kind`` is its type's name."""
+    """An earlier call's exception, under ``on_error = "replay"`` or while this one waited: ``kind`` is its type's name."""
 
     def __init__(self, kind: str, message: str, record: str) -> None:
         super().__init__(message, record)

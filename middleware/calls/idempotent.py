@@ -51,19 +51,24 @@ def idempotent(
     raise_on_duplicate: bool = False,
     max_in_flight: int = 1000,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorates a function, ``async`` or plain, to be executed once per key: ``@idempotent(key=lambda order: order.id, ...)``.
+    """A decorator: the function, ``async`` or plain, is executed once per key. ``@idempotent(key=lambda order: order.id, ...)``
 
-    ``key``, ``payload`` and ``caller`` are functions of the parameters that they name, whatever others the function has. Keys are
-    the function's own: ``name`` is part of every record's address, by default module and qualified name; give one that stays when
-    the function moves. ``caller`` scopes the key. ``payload`` is what a second call is compared by, by default all arguments
-    but ``self``, in the JSON form that `CommandProcessor` compares commands by.
+    - ``key``: a function that gives the key of a call. It is called with those of the call's arguments that its own parameters
+      name; ``payload`` and ``caller``, too.
+    - ``name``: part of every record's address, so that keys are the function's own. By default module and qualified name: give
+      one that stays when the function moves.
+    - ``payload``: gives what a second call with the key is compared by, in JSON; by default all arguments but ``self``.
+    - ``caller``: gives who calls; each caller has keys of its own.
+    - ``ttl``, ``error_ttl``: seconds that a result, or an error, is kept; they stand above ``settings``.
+    - ``result_type``, ``codec``: how a result is kept, as for `CommandProcessor`; by default by the return annotation.
+    - ``wait``: seconds that a call waits for a concurrent one with the same key.
+    - ``raise_on_duplicate``: a later call raises `DuplicateCommandError`, which has the result.
+    - ``cache``, ``settings``, ``namespace``, ``secret``, ``max_in_flight``: as for `CommandProcessor`.
 
-    A later call gets what the first one returned, kept as ``result_type`` (by default the return annotation's) or by ``codec``.
-    ``cache``, ``settings``, ``namespace``, ``secret``, ``wait``, ``raise_on_duplicate`` and ``max_in_flight`` are as for
-    `CommandProcessor`; ``ttl`` and ``error_ttl`` stand above ``settings``. A plain function is executed in the calling thread.
+    A later call gets what the first one returned. A plain function is executed in the calling thread.
 
-    Raises ``TypeError`` and ``ValueError`` at once for what can't be decorated so. A call raises what `CommandProcessor.process`
-    raises, `KeyMissing` for ``None`` as the key, `CallerMissing` where ``caller`` gives none.
+    Raises ``TypeError`` and ``ValueError`` at once for what can't be decorated so. A call raises what
+    `CommandProcessor.process` raises, `KeyMissing` where ``key`` gives ``None``, `CallerMissing` where ``caller`` gives none.
     """
 
     (wait,) = given_seconds(wait=wait)
@@ -129,7 +134,7 @@ def _return_type(function: Callable[..., Any]) -> Any:
 
 
 class _Calls(CommandProcessor[Any, Any]):
-    """Executes calls of one function."""
+    """The processor of one function's calls."""
 
     def _scope(self, caller: str) -> list[bytes] | None:
         return [_FUNCTION, self._name, *(caller_scope(caller) or ())]

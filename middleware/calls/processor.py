@@ -66,21 +66,22 @@ class ProcessorOptions(TypedDict, Generic[Result], total=False):
 
 
 class CommandProcessor(Generic[Payload, Result]):
-    """Executes commands by ``execute``, under the idempotency keys that the callers give.
+    """A function that is executed once per idempotency key: ``execute``, for the keys that its callers give.
 
-    ``name`` tells this processor's commands from others' in the fingerprint and never changes. ``execute`` may be a coroutine
-    function or a plain one (run in a thread, which ``attempt_timeout`` can't end). It may raise `NotProcessed` (the key is
-    free at once) or `OutcomeUnknown`; any other exception is a failure.
+    - ``execute``: a coroutine function of a command, or a plain one, which runs in a thread that ``attempt_timeout`` can't end.
+      It may raise `NotProcessed` (the key is free at once) or `OutcomeUnknown`; any other exception is a failure.
+    - ``name``: keeps this processor's commands apart from others'. It is part of the fingerprint: never change it.
+    - ``cache``: a `Cache`, or the URL of one (see `open_cache`); the attribute ``cache`` is what was opened.
+    - ``settings``: the rules; ``max_result`` bounds what is kept of a result.
+    - ``namespace``: keeps services that share a cache apart; no colon in it.
+    - ``secret``: keys the digests of keys, callers and commands; 32 bytes or more; a list of two while one replaces the other.
+    - ``result_type``: the type that results are stored as and read back as, anything that pydantic takes; what it can't take
+      fails here. Without it results are JSON values: a retry gets a dict where the first call got a dataclass.
+    - ``codec``: stores results in a way of its own, in the place of ``result_type``.
+    - ``max_in_flight``: how many commands are executed at once.
 
-    ``result_type`` says how results are stored and read back (anything that pydantic takes; what it can't take fails here,
-    before any effect); without it, results are JSON values: a retry gets a dict where the first call got a dataclass.
-    ``codec`` stores them in its own way instead. A result that can't be stored after all, that would not come back equal,
-    or that is over ``max_result``, is recorded as a success without it.
-
-    ``secret``, 32 bytes or more, keys the digests of keys, callers and commands: a list of two while one replaces the other.
-
-    ``cache`` is a `Cache`, or the URL of one (see `open_cache`); it is then this object's ``cache``.
-    `drain` is to be awaited before the process ends, `oncegate.cache.store.Cache.close` after it.
+    A result that can't be stored, would not come back equal, or is too large is recorded as a success without it. Await `drain`
+    before the process ends, and `oncegate.cache.store.Cache.close` after it.
     """
 
     @overload

@@ -29,7 +29,7 @@ class Rejected(Exception):
 
 
 class Addresses:
-    """Those of a `Subscription`, whose ``names`` are the consumer's and its aliases."""
+    """The addresses of a `Subscription`'s records; ``names`` are the consumer's and its aliases."""
 
     def __init__(
         self, cache: Cache, namespace: str, names: Sequence[str], settings: SubscriptionSettings, digests: Digests
@@ -41,11 +41,14 @@ class Addresses:
         self._digests = digests
 
     def first(self, delivery: Delivery) -> Address | None:
-        """By the first secret; ``None`` where the message has no key and needs none. Raises `Rejected`."""
+        """The address by the first secret; ``None`` where the message has no key and needs none. Raises `Rejected`."""
         return self._by(delivery, self._digests)
 
     def other(self, delivery: Delivery) -> Address | None:
-        """By the other one; ``None`` where the message brings all that is digested. An id that it brings is the same by both."""
+        """The address by the other secret; ``None`` where the message brings all that is digested.
+
+        An id that the message brings is the same by both.
+        """
         former, is_digested = self._digests.former, not delivery.record or delivery.fingerprint is None
         return self._by(delivery, former) if former is not None and is_digested else None
 

@@ -42,14 +42,17 @@ class Recording(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """The decision about one delivery, and what follows from it for the broker (``action``).
+    """The decision about one delivery, and what follows from it for the broker.
 
-    ``action`` is ``RUN`` where the delivery is to be executed: what follows then is known by its `execution`. ``record`` is the
-    command's id, fit for logs, empty without a key. ``attempt`` counts this consumer's attempts at the command, this one
-    included, and those under its former names; 0 where nothing is counted. ``reason`` is one line for logs and dead letters.
-    ``response`` is what was kept of the success that a duplicate repeats, or of the error that used up the attempts.
-    ``mismatch``: another payload came with the key, and was taken for the same all the same (``on_mismatch = "warn"``).
-    ``origin`` has the message's own ids, for logs and dead letters: ``message_id``, ``correlation``.
+    - ``decision``: what was decided.
+    - ``action``: for the broker; ``RUN`` where the delivery is to be executed. What follows then is known by its `execution`.
+    - ``record``: the command's id, fit for logs; empty without a key.
+    - ``attempt``: the number of this attempt among the consumer's at the command, those under its former names included; 0
+      where nothing is counted.
+    - ``reason``: one line for logs and dead letters.
+    - ``response``: what was kept of the success that a duplicate repeats, or of the error that used up the attempts.
+    - ``mismatch``: another payload came with the key, and was taken for the same all the same (``on_mismatch = "warn"``).
+    - ``origin``: the message's own ids, ``message_id`` and ``correlation``, for logs and dead letters.
     """
 
     decision: DeliveryDecision
@@ -69,7 +72,7 @@ class Begun:
 
     @property
     def execution(self) -> "Execution":
-        """What runs, where the delivery is to be executed. Raises ``RuntimeError`` where it isn't: see `run`."""
+        """The running attempt of a delivery that is to be executed. Raises ``RuntimeError`` where it isn't: see `run`."""
         if self._execution is None:
             raise RuntimeError(
                 f"a delivery that is {self.decision.value} is not executed, and has no outcome to record"
@@ -102,11 +105,12 @@ def decided(
 
 
 class Execution:
-    """What runs: a delivery's attempt, to be ended with one of `succeed`, `fail`, `unknown` and `release`, in this event loop.
+    """A delivery's attempt, while it runs: to be ended with `succeed`, `fail`, `unknown` or `release`, in this event loop.
 
-    ``returned`` is what a handler returned, ``raised`` what it raised. ``context`` is what an inbox knows of the delivery.
-    ``settled``: an outcome was given. It stands: what is given later changes nothing. ``after_a_crash``: the last attempt's
-    process died, or lost its lease: this command may have killed it.
+    - ``returned``, ``raised``: what a handler returned, or raised.
+    - ``context``: what an inbox knows of the delivery.
+    - ``settled``: an outcome was given. It stands: what is given later changes nothing.
+    - ``after_a_crash``: the last attempt's process died, or lost its lease: this command may have killed it.
     """
 
     def __init__(
@@ -135,7 +139,7 @@ class Execution:
 
     @property
     def begun(self) -> Begun:
-        """What is decided by now: once an outcome was given, with the action that follows from it."""
+        """The decision as it is by now: once an outcome was given, with the action that follows from it."""
         return replace(self._begun, _execution=self) if self._begun.run else self._begun
 
     @property
@@ -240,13 +244,13 @@ class Execution:
         self._decide(Action.REDELIVER, "The handler ran into its time-out, and runs on.")
 
     async def abandon(self, note: str) -> None:
-        """As `unknown`, but without waiting for a cache that is away: the process may be about to end."""
+        """Like `unknown`, but without waiting for a cache that is away: the process may be about to end."""
         if self._begin_settling(State.UNKNOWN):
             self._decide(Action.REDELIVER, note)
             await self._settle(State.UNKNOWN, None, note)
 
     def abandon_soon(self, note: str) -> None:
-        """As `abandon`, without awaiting it; needs a running event loop: without one, the lease is left to lapse."""
+        """Like `abandon`, without awaiting it; needs a running event loop: without one, the lease is left to lapse."""
         with suppress(RuntimeError):
             loop = asyncio.get_running_loop()
             self._abandoning = loop.create_task(self.abandon(note))

@@ -7,16 +7,21 @@ from oncegate.middleware.rules.key import key_line
 
 @dataclass(frozen=True, slots=True)
 class CommandContext:
-    """What a handler may know about the command, besides its payload.
+    """A handler's knowledge of its command, besides the payload. What the request didn't have is empty.
 
-    ``key`` is the caller's idempotency key: pass it on to whatever is called on the command's behalf (see ``headers``).
-    ``record`` is the record's id, fit for logs, and ``entry`` the id in the stream. ``attempt`` counts from 1. ``method`` and
-    ``target`` are those of the request, as they were sent, and ``route`` is the pattern that it matched; ``caller`` is the digest
-    of the scope's headers, which are unchecked unless something in front of the gateway did that. ``request_headers`` are the
-    lines that travelled with the command, names in lower case: ``content-*``, the key's, those of ``forward_request_headers``.
-    ``aggregate`` is the id of what the command is about, and ``sequence`` its number among the commands about that, ``None``
-    where its route has no ``aggregate``.
-    What the request didn't have is empty.
+    - ``key``: the caller's idempotency key: pass it on to whatever is called on the command's behalf (see `headers`).
+    - ``record``: the record's id, fit for logs.
+    - ``entry``: the id in the stream.
+    - ``attempt``: counts from 1.
+    - ``method``, ``target``, ``content_type``: those of the request, as they were sent.
+    - ``route``: the pattern that the request matched.
+    - ``correlation``: the request's ``X-Correlation-ID``, or else its ``X-Request-ID``.
+    - ``traceparent``: the request's place in a trace (W3C Trace Context).
+    - ``caller``: the digest of the scope's headers, which are unchecked unless something in front of the gateway did that.
+    - ``request_headers``: the lines that travelled with the command, names in lower case: ``content-*``, the key's, those of
+      ``forward_request_headers``.
+    - ``aggregate``, ``sequence``: the id of what the command is about, and its number among the commands about that; ``None``
+      where its route has no ``aggregate``.
     """
 
     key: str

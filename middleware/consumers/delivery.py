@@ -26,29 +26,32 @@ CONSUMER = re.compile(NAME)
 """The name of a consumer: explicit, and the same for as long as its records live."""
 
 MOST_CHARACTERS = 128
-"""Of a message's id in logs and dead letters."""
+"""The most that logs and dead letters show of a message's id."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
     """One delivery of a message. Only ``key`` and ``payload`` matter for most; the rest is what the gateway's stream brings.
 
-    ``key`` is the idempotency key, ``None`` where the message has none. It is text; bytes are taken as UTF-8, and an integer or
-    a UUID by its spelling, so that ``7`` and ``"7"`` are one key. ``payload`` counts by its bytes, text by its UTF-8, and
-    anything else by its JSON form with sorted members, as a command of `CommandProcessor` does. What can't be taken so is not
-    refused here: a message may bring anything, and the decision about it is ``REJECTED``.
+    - ``key``: the idempotency key, ``None`` where the message has none. It is text; bytes are taken as UTF-8, and an integer or
+      a UUID by its spelling, so that ``7`` and ``"7"`` are one key.
+    - ``payload``: compared by its bytes, text by its UTF-8, anything else by its JSON form with sorted members, as a command of
+      `CommandProcessor` is.
+    - ``message_id``: the broker's, for logs and dead letters; the key only where ``on_missing_key = "message_id"``.
+    - ``record``: the id, ``k:s``, of a command that came through the gateway. Without it the id is made of ``key`` and
+      ``caller``.
+    - ``caller``: each has keys of its own, as in `CommandProcessor.process`.
+    - ``fingerprint``: the gateway's, 16 bytes; without it, one is made of ``payload``. What the gateway did under the key
+      itself counts where its record has this fingerprint.
+    - ``attempts_before``: attempts that don't count any more, because an operator retried the command.
+    - ``correlation``: the id of what the message is a part of, for logs and dead letters.
+    - ``sent_at``: when the broker got it, with a time zone, or ``ValueError`` is raised; for `oncegate.sql.Inbox`, which has
+      forgotten what is too old.
+    - ``aggregate``, ``sequence``: the id of what the message is about, and its number among the messages about that, for an
+      inbox that keeps their order.
 
-    ``message_id`` is the broker's, used as the key only where ``on_missing_key = "message_id"``, and beside ``correlation``, the
-    id of what it is a part of, in logs and dead letters. ``sent_at`` is when the broker got it, for `oncegate.sql.Inbox`,
-    which has forgotten what is too old; raises ``ValueError`` for one without a time zone. ``aggregate`` is the id of what the
-    message is about, and ``sequence`` its number among the messages about that: for an inbox that keeps their order.
-
-    ``record`` is the id, ``k:s``, of a command that came through the gateway; without it, the id is made of ``key`` and
-    ``caller``, which scopes the key as in `CommandProcessor.process`. ``fingerprint`` is the gateway's, 16 bytes; without it, one
-    is made of ``payload``. What the gateway did under the key itself counts where its record has this ``fingerprint``.
-    ``attempts_before`` is how many attempts don't count any more, because an operator retried the command.
-
-    What must not be logged is not in its ``repr``.
+    A key or payload of another kind is not refused here: a message may bring anything, and the decision about it is
+    ``REJECTED``. What must not be logged is not in its ``repr``.
     """
 
     key: str | bytes | int | UUID | None = field(repr=False)
@@ -78,7 +81,7 @@ def broker_time(milliseconds: int | None) -> datetime | None:
 
 
 class Origin(NamedTuple):
-    """What names a message beside its record, in logs and dead letters: the broker's id and the correlation id.
+    """The ids that name a message beside its record, in logs and dead letters: the broker's and the correlation id.
 
     Both come from outside: on one line, in ASCII, short. Empty where there is none, or where it is the key, which no log shows.
     """
@@ -88,7 +91,7 @@ class Origin(NamedTuple):
 
     @property
     def line(self) -> str:
-        """What stands behind the record's id in a line of the log."""
+        """The ids as they stand behind the record's id in a line of the log."""
         message = f", message {self.message_id}" if self.message_id else ""
         return message + (f", correlation {self.correlation}" if self.correlation else "")
 
@@ -113,7 +116,7 @@ def _shown(identifier: object) -> str:
 
 
 class Action(enum.StrEnum):
-    """What to do with a delivery at the broker."""
+    """A broker's next step with a delivery."""
 
     RUN = "run"
     """Nothing yet: execute the command first."""
@@ -163,26 +166,30 @@ class SubscriptionSettings(StrictSettings):
     """A consumer's rules for its deliveries. Times are in seconds, sizes in bytes; wrong values fail at construction."""
 
     lease: Seconds = Field(
-        default=30, description="an attempt whose process is silent for this long is of unknown outcome"
+        default=30, description="how long an attempt's process may be silent; then the outcome is unknown"
     )
     heartbeat: Seconds | None = Field(
-        default=None, description="between renewals of the lease; a third of it by default"
+        default=None, description="seconds between renewals of the lease; by default a third of it"
     )
     ttl: Seconds = Field(default=86400, description="how long every outcome is kept, and with it the count of attempts")
-    max_attempts: Annotated[int, Field(ge=0)] = Field(default=5, description="then the command is dead; 0: no limit")
-    attempt_timeout: Seconds = Field(default=900, description="for the handler; then the outcome is unknown")
-    record_timeout: Seconds = Field(default=30, description="the longest wait until the cache has taken an outcome")
+    max_attempts: Annotated[int, Field(ge=0)] = Field(
+        default=5, description="attempts at a command before it is dead; 0: no limit"
+    )
+    attempt_timeout: Seconds = Field(default=900, description="seconds for the handler; then the outcome is unknown")
+    record_timeout: Seconds = Field(default=30, description="seconds to wait until the cache has taken an outcome")
     max_in_flight: Annotated[int, Field(ge=1)] = Field(
-        default=1000, description="attempts at once; more are redelivered"
+        default=1000, description="attempts at once; further deliveries are redelivered"
     )
     max_result: Bytes = Field(
-        default=1048576, description="a result's size; beyond: the success is recorded without it"
+        default=1048576, description="bytes of a result; of a larger one only the success is recorded"
     )
     on_cache_down: OnCacheDown | Literal["dead_letter"] = Field(
-        default="fail_closed", description="without the cache: redeliver later, execute unprotected, or dead-letter"
+        default="fail_closed",
+        description="while the cache can't be reached: redeliver later, execute unprotected, or dead-letter",
     )
     on_missing_key: Literal["run", "reject", "message_id"] = Field(
-        default="run", description="without a key: execute unprotected, dead-letter, or take the broker's message id"
+        default="run",
+        description="a delivery without a key: execute unprotected, dead-letter, or take the broker's message id",
     )
     on_mismatch: OnMismatch = Field(
         default="reject", description="another payload under a used key: dead-letter, or warn and take it for the same"

@@ -12,7 +12,7 @@ from oncegate.middleware.consumers.delivery import DeliveryDecision
 from oncegate.middleware.outcome.results import read_error
 
 _DECIDED = {State.SUCCEEDED: DeliveryDecision.DUPLICATE, State.IN_FLIGHT: DeliveryDecision.IN_FLIGHT}
-"""By the state of an execution; after any other, the command may be executed again."""
+"""Decisions by the state of an execution; after any other, the command may be executed again."""
 
 
 def by_execution(record: Record, fingerprint: bytes, *, warns: bool = False) -> DeliveryDecision | None:
@@ -66,7 +66,7 @@ class Allowance:
 
 
 def allowance(limit: int, before: int, former: Iterable[Record]) -> Allowance:
-    """What is allowed after the attempts counted by the execution records under ``former`` names."""
+    """The attempts that are allowed after those counted by the execution records under ``former`` names."""
     records = list(former)
     elsewhere = sum(record.attempt for record in records)
     dead = elsewhere > before and any(is_dead(record) for record in records)

@@ -142,7 +142,7 @@ async def _settle_failure(
 
 
 def kept(execution: Execution) -> bytes | StoredResponse:
-    """What was ``returned``, as it is recorded."""
+    """The handler's return value, in the form in which it is recorded."""
     if isinstance(execution.returned, StoredResponse):
         return execution.returned
     result = dumped(JSON_CODEC.dump, execution.returned, execution.named)
@@ -150,7 +150,7 @@ def kept(execution: Execution) -> bytes | StoredResponse:
 
 
 def result_of(begun: Begun) -> Any:
-    """What `kept` has made of a result, of a delivery that has one. Raises ``ValueError`` for what is no JSON."""
+    """The result that a duplicate repeats, read back from what `kept` made. Raises ``ValueError`` for what is no JSON."""
     return JSON_CODEC.load(begun.result or b"")
 
 
@@ -186,7 +186,7 @@ async def run_batch(
 
 
 def outcomes_of(returned: Any, count: int) -> Sequence[Any]:
-    """What a batch's handler returned: one item for each of ``count`` messages. Raises ``TypeError`` for anything else."""
+    """The results of a batch's handler, one for each of ``count`` messages. Raises ``TypeError`` for anything else."""
     if returned is None:
         return [None] * count
     if not isinstance(returned, list | tuple) or len(returned) != count:

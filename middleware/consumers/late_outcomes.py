@@ -9,20 +9,22 @@ be accepted anew, under another number, and skipped as processed (oncegate.app.c
 
 import logging
 from dataclasses import replace
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from oncegate.cache.errors import CacheError, RecordUnreadable
 from oncegate.cache.record import State
-from oncegate.cache.store import Cache
 from oncegate.middleware.admission.admission import Admissions, Verdict
 from oncegate.middleware.admission.attempt import Attempt
 from oncegate.middleware.admission.request import AdmissionRequest
 from oncegate.middleware.consumers.begun import Execution, Recording, decided, kept_failure, not_kept
-from oncegate.middleware.consumers.delivery import Delivery, DeliveryDecision, SubscriptionSettings
+from oncegate.middleware.consumers.delivery import Delivery, DeliveryDecision
 from oncegate.middleware.consumers.transactional import DeliveryContext, LateOutcome
 from oncegate.middleware.rules.errors import Overloaded
 from oncegate.middleware.rules.key import execution_key, key_of_id
 from oncegate.middleware.rules.policy import Policy
+
+if TYPE_CHECKING:
+    from oncegate.middleware.consumers.subscription import Subscription
 
 log = logging.getLogger("oncegate.subscription")
 
@@ -31,22 +33,10 @@ AHEAD_MS = 1000
 _REASON = "What was put off has failed for good."
 
 
-class Hook(Protocol):
-    """What is needed of a `Subscription`."""
-
-    consumer: str
-    namespace: str
-    cache: Cache
-    settings: SubscriptionSettings
-
-    def dead_lettered(self, reason: str) -> None:
-        """Notify the watch of a command that is given up."""
-
-
 class LateOutcomes:
-    """Those of the commands of ``hook``."""
+    """The late outcomes of the commands of a subscription."""
 
-    def __init__(self, hook: Hook, admissions: Admissions, policy: Policy) -> None:
+    def __init__(self, hook: "Subscription", admissions: Admissions, policy: Policy) -> None:
         self._hook = hook
         self._admissions = admissions
         self._policy = policy

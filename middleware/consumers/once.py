@@ -14,14 +14,14 @@ from oncegate.middleware.consumers.sent_back import log_sent_back
 
 
 class Once:
-    """What `Subscription.once` returns: ``async for attempt in once: async with attempt: ...``.
+    """A loop around what executes a command: ``async for attempt in once: async with attempt: ...``, by `Subscription.once`.
 
     The loop has one round if the delivery is to be executed, and none otherwise. To leave ``async with`` is the outcome:
     normally, or by ``break`` or ``return``, a success, unless another outcome was given; by an exception as recorded by
     `Subscription.execute`, and it is raised. Raises `NotRecorded` where a success is not in the cache: don't acknowledge.
 
-    ``action`` is for the broker, and ``begun`` has the rest. ``async with attempt as execution`` gives the body what runs.
-    A round without ``async with`` is a ``RuntimeError`` at its end, and of unknown outcome.
+    ``action`` is for the broker, and ``begun`` has the rest. ``async with attempt as execution`` gives the body the
+    `Execution`. A round without ``async with`` is a ``RuntimeError`` at its end, and of unknown outcome.
     """
 
     def __init__(self, begin: Callable[[], Awaitable[Begun]]) -> None:
@@ -33,7 +33,7 @@ class Once:
 
     @property
     def begun(self) -> Begun | None:
-        """What is decided by now, once it is: after the loop, with what came of it."""
+        """The decision, once there is one; after the loop, with what came of it."""
         begun = self._begun
         return begun.execution.begun if begun is not None and begun.run else begun
 

@@ -19,7 +19,7 @@ EVERY: Final = 60.0
 _MOST_CAUSES: Final = 100
 _OF_ONE_RECORD: Final = re.compile(r"record \S+")
 _logged: dict[tuple[type, str], tuple[float, int]] = {}
-"""When each cause was last logged, and how many deliveries it has sent back since."""
+"""The time at which each cause was last logged, and how many deliveries it has sent back since."""
 
 
 def cause_of(error: NotProcessed) -> str:

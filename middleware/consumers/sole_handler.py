@@ -15,7 +15,7 @@ Handler = Callable[..., Any]
 
 
 class SoleHandler:
-    """Remembers the first handler of ``consumer``, whose keys are digested by ``digests``, and refuses another."""
+    """The one handler of ``consumer``, whose keys are digested by ``digests``: another than the first is refused."""
 
     def __init__(self, consumer: str, digests: Digests) -> None:
         self._consumer = consumer

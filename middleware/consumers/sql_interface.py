@@ -1,4 +1,4 @@
-"""What `oncegate.sql` is made of: the only module of the core that it imports (import-linter holds it to that).
+"""The core's interface for `oncegate.sql`, which imports no other module of it (import-linter holds it to that).
 
 What is not here is the core's own, and may change without a look at inboxes and outboxes.
 """

@@ -67,15 +67,19 @@ P = ParamSpec("P")
 
 
 class Subscription:
-    """Lets each command be executed at most once at a time by ``consumer``, and never again once that is recorded.
+    """A consumer of messages that executes each command at most once at a time, and never again once that is recorded.
 
-    ``consumer`` names these records' owner: 1 to 64 letters, digits, ``.``, ``_`` and ``-``, the same over all processes
-    that share the work and for as long as records live. ``aliases`` are its former names. ``namespace`` is the gateway's, and
-    ``secret`` is, 32 bytes or more, by which keys, callers and payloads are digested: a list of two while one replaces the other.
-    ``name`` is who this process is, in records and for operators, where the host's name doesn't say.
+    - ``consumer``: the name that owns the records: 1 to 64 letters, digits, ``.``, ``_`` and ``-``. It is the same in all
+      processes that share the work, for as long as records live.
+    - ``cache``: a `Cache`, or the URL of one (see `open_cache`); the attribute ``cache`` is what was opened.
+    - ``namespace``, ``secret``: the gateway's, where commands come through one. ``secret``, 32 bytes or more, keys the digests
+      of keys, callers and payloads; a list of two while one replaces the other.
+    - ``aliases``: former names of the consumer, whose records count as its own.
+    - ``settings``: its rules.
+    - ``watch``: notified of attempts and decisions.
+    - ``name``: this process, in records and for operators, where the host's name doesn't say which it is.
 
-    ``cache`` is a `Cache`, or the URL of one (see `open_cache`); it is then this object's ``cache``.
-    `drain` is to be awaited before the process ends, `oncegate.cache.store.Cache.close` after it.
+    Await `drain` before the process ends, and `oncegate.cache.store.Cache.close` after it.
     """
 
     def __init__(
@@ -185,7 +189,7 @@ class Subscription:
         return address is not None and self._admissions.in_flight.owes(execution_key(address.key, self.consumer))
 
     def _own(self, address: Address) -> Address:
-        """Where this consumer's execution record is of the command at ``address``."""
+        """The look-up key of this consumer's execution record for the command at ``address``."""
         return Address(execution_key(address.key, self.consumer), address.fingerprint)
 
     async def _admit(self, address: Address, other: Address | None, allowed: Allowance, delivery: Delivery) -> Begun:
@@ -193,7 +197,7 @@ class Subscription:
         request = AdmissionRequest(own.key, own.fingerprint, self._first)
         if other is not None and other.key != address.key:
             request.rotation = Rotation(own, self._own(other))
-        outcome = await self._admissions.admit(request)
+        outcome = await self._admissions.admit(request)  # takes nothing over: what is there is judged first
         found = outcome.record if isinstance(outcome, Verdict) else None
         has_moved = request.key != own.key
         if other is not None and (has_moved or (found and found.fingerprint == other.fingerprint)):
@@ -215,7 +219,7 @@ class Subscription:
         begun = decided(
             DeliveryDecision.RUN,
             record_id(address.key),
-            attempt=allowed.total(outcome.number) if outcome.number else 0,
+            attempt=allowed.total(outcome.number) if outcome.number else 0,  # 0: without a record, nothing is counted
             mismatch=differs(found, address.fingerprint),
             origin=origin,
         )
@@ -273,7 +277,7 @@ class Subscription:
         allowed: Allowance | None = None,
         found: Record | None = None,
     ) -> Execution:
-        """What runs of ``delivery``, from now on: ``attempt``, of those that are ``allowed`` after the one that was ``found``."""
+        """The execution of ``delivery`` by ``attempt``, one of those ``allowed`` after the one that was ``found``."""
         number = attempt.number
         self._admissions.in_flight.hold(attempt)
         context = DeliveryContext(
@@ -357,7 +361,7 @@ class Subscription:
     async def execute_many(
         self, deliveries: Sequence[Delivery], handler: Callable[[list[Any]], Any], payloads: Sequence[Any]
     ) -> list[Begun]:
-        """As `execute`, for a batch: ``handler`` is called once, with the payloads of those deliveries that are to run.
+        """Like `execute`, for a batch: ``handler`` is called once, with the payloads of those deliveries that are to run.
 
         It returns a list with a result for each of them, or ``None``. An exception in that list is the outcome of its delivery
         alone, and one that is raised that of all; so is the time-out. A plain function, in a thread, has none.

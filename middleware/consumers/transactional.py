@@ -1,4 +1,4 @@
-"""What a door for deliveries needs of an inbox, whose rooms it doesn't import: `oncegate.sql.Inbox` is one."""
+"""The protocol of an inbox, for doors that deliver to one without importing its rooms: `oncegate.sql.Inbox` is one."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
@@ -15,7 +15,7 @@ _TAKES_LATE = "__oncegate_takes_late_outcomes__"
 
 @dataclass(frozen=True, slots=True)
 class LateOutcome:
-    """What became of a command whose message was acknowledged before it was executed: its success, or its end as failed.
+    """The outcome of a command whose message was acknowledged before it was executed: its success, or its end as failed.
 
     ``record`` is its record's id, ``body`` its result or its error, in JSON; ``None``: the result can't be kept. ``submitted``:
     it came through the gateway.
@@ -29,7 +29,7 @@ class LateOutcome:
 
 
 class RecordsLate(Protocol):
-    """Records late outcomes, by the hook that has let their messages be acknowledged."""
+    """A hook that records late outcomes, after it has let their messages be acknowledged."""
 
     def record(self, late: LateOutcome) -> Coroutine[Any, Any, bool]:
         """Whether that is done with: recorded, or not to be recorded any more. Else it is to be tried again."""
@@ -78,10 +78,10 @@ class DeliveryContext:
 
 @dataclass(frozen=True, slots=True)
 class Executed:
-    """What came of a delivery in a transaction that was committed."""
+    """The result of a delivery in a transaction that was committed."""
 
     result: Any
-    """What the handler returned; for a delivery that is not the first, what the first one has kept, as JSON gives it back."""
+    """The handler's return value; for a delivery that is not the first, what the first one has kept, as JSON gives it back."""
     first: bool
     kept: bool
     """Whether there is a result for who comes later; of a first delivery without a marker there is none."""
@@ -90,10 +90,10 @@ class Executed:
 
 
 class TransactionalInbox(Protocol):
-    """Marks the delivery that is being executed in the transaction of its handler's effect."""
+    """An inbox that marks a delivery in the transaction of its handler's effect."""
 
     digests: Digests
-    """By which it makes the ids of messages that come to it by another way than the door."""
+    """The digests that make the ids of messages that come by another way than the door."""
 
     contiguous: bool
     """Whether a message whose number is early waits for those before it."""

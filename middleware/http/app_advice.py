@@ -1,4 +1,4 @@
-"""What an app's own routes show of a mistake: a rule that matches none of them, a decorator that protects nothing.
+"""Mistakes that an app's own routes show: a rule that matches none of them, a decorator that protects nothing.
 
 It knows Starlette's and FastAPI's routes by what they have; of an app that has others, nothing is found.
 """

@@ -18,7 +18,7 @@ log = logging.getLogger("oncegate.http")
 
 
 class AppRun(Capture):
-    """Runs the app for ``attempt`` of ``exchange``, and captures its response. ``task`` is there until all of that is done."""
+    """A run of the app for ``attempt`` of ``exchange``, its response captured. ``task`` is there until all of that is done."""
 
     __slots__ = ("_body", "_exchange", "_late", "_over", "_refused", "_scope", "_sending", "attempt", "task")
 
@@ -32,9 +32,9 @@ class AppRun(Capture):
         """The response is whole, and is recorded once the app has returned."""
         self._body: bytes | None = None
         self._scope: dict[str, Any] | None = None
-        """What the app got, where it matters to ``redact``; it refers back to us."""
+        """The scope that the app got, where it matters to ``redact``; it refers back to us."""
         self._sending: asyncio.Timeout | None = None
-        """What ends, early if need be, that a slow client is waited for."""
+        """The time-out of waiting for a slow client, which may be ended early."""
         self._over: asyncio.Event | None = None
         """Set at the response's end, where something waits for that."""
 

@@ -27,7 +27,7 @@ SCOPE_EXTENSION: Final = "oncegate.attempt"
 
 @dataclass(slots=True, init=False)  # as a `Record`: every first request makes one
 class AttemptView:
-    """What a command processor may know of the attempt that it executes.
+    """A command processor's view of the attempt that it executes.
 
     ``number`` counts from 1 (also sent as ``Idempotency-Attempt``). ``record`` is the record's id, fit for logs.
     ``confirm`` is awaited right before the first byte leaves for where the effect happens: it renews a lease that has grown old,

@@ -89,7 +89,7 @@ class Capture:
         """Called once, when the response is more than is kept: from now on the client sets the pace."""
 
     def put_aside(self, size: int) -> None:
-        """So many bytes more wait for a client that is slow."""
+        """Count ``size`` bytes more that wait for a client that is slow."""
 
     async def send(self, message: Message) -> None:
         """ASGI ``send``. Messages after the end, and of other types, are dropped."""
@@ -209,7 +209,7 @@ class Capture:
             self._wake()
 
     def limit(self, limits: Deadlines) -> None:
-        """From here on, a head that has come is shown at once; that none came is news, too, when ``limits`` are reached."""
+        """Show a head at once, from here on; that none has come is shown, too, when ``limits`` are reached."""
         self.patient = False
         if self.status:
             self._show_head()

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 _MOST_ROUTES: Final = 10_000
 _known: dict[int, tuple[object, bool]] = {}
-"""By the route's id; kept with the route, whose id is its own for as long as it lives. (Starlette's can't be hashed.)"""
+"""Answers by the route's id; kept with the route, whose id is its own for as long as it lives. (Starlette's can't be hashed.)"""
 
 
 def ends_late(scope: Mapping[str, Any]) -> bool:

@@ -1,4 +1,4 @@
-"""What all requests to one app share: its policies, limits and observers."""
+"""The parts that all requests to one app share: its policies, limits and observers."""
 # Compiled: docs/decisions/0012-compiled.md
 
 from dataclasses import dataclass
@@ -16,8 +16,9 @@ from oncegate.middleware.tokens.verifier import Tokens
 
 @dataclass(slots=True)
 class HttpDoor:
-    """What `oncegate.middleware.http.middleware.IdempotencyMiddleware` was made with. A class of its own because it is compiled,
-    which the middleware can't be: servers inspect an app's ``__call__``.
+    """The settings of an `oncegate.middleware.http.middleware.IdempotencyMiddleware`, ready for requests.
+
+    A class of its own because it is compiled, which the middleware can't be: servers inspect an app's ``__call__``.
     """
 
     app: App

@@ -26,20 +26,24 @@ _BYPASS: Final = GateDecision.BYPASS.value  # an enum's takes a call
 
 
 def way_of(
-    door: HttpDoor, scope: Scope, send: Send, named: dict[bytes, bytes] | None = None
+    door: HttpDoor,
+    scope: Scope,
+    path: str,
+    raw_path: bytes | None,
+    send: Send,
+    named: dict[bytes, bytes] | None = None,
 ) -> "Exchange | Bypass | None":
-    """How a request goes on. ``named`` are its headers by name, where a server has them so.
+    """How a request goes on, by the path that its app routes by. ``named`` are its headers by name, where a server has them so.
 
     - `Exchange`: under enforcement, and identified. Its driver goes on by what it has ``found``.
     - `Bypass`: its method is under enforcement, but it has no key. It goes on with the headers that are there, and is answered
       by what is there to ``send``.
     - ``None``: it goes on untouched.
     """
-    path, raw_path = scope["path"], scope.get("raw_path")
-    root = scope.get("root_path")
-    if root:
-        path, raw_path = _below(root, path, raw_path)
-    policy = door.policies.match(scope["method"], path, raw_path)
+    method = scope["method"]
+    if method not in door.policies.methods:  # as `match` says; most requests are spared the rest
+        return None
+    policy = door.policies.match(method, path, raw_path)
     if policy is None:
         return None
     headers = scope["headers"]
@@ -56,7 +60,11 @@ def way_of(
 
 def enter(door: HttpDoor, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
     """The awaitable that answers an HTTP request in an app."""
-    way = way_of(door, scope, send)
+    path, raw_path = scope["path"], scope.get("raw_path")
+    root = scope.get("root_path")
+    if root:
+        path, raw_path = _below(root, path, raw_path)
+    way = way_of(door, scope, path, raw_path, send)
     if isinstance(way, Exchange):
         return AsgiDriver(way, receive, send).serve()
     if way is None:

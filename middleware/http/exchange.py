@@ -39,7 +39,7 @@ from oncegate.middleware.tokens.verifier import Tokens
 log = logging.getLogger("oncegate.http")
 
 Step = Attempt | Verdict | Answer | AttemptView | Exception | None
-"""What the driver is to do next.
+"""The driver's next step.
 
 | step | next |
 | --- | --- |
@@ -150,7 +150,7 @@ class Exchange(KeyedRequest):
         return view if same else None
 
     def submission(self, attempt: Attempt) -> Submission:
-        """What is accepted with the request, where its ``attempt`` is to be."""
+        """The submission that is accepted with the request, in the place of executing it in ``attempt``."""
         policy = self.policy
         # A first attempt has found no record: one that was accepted longer ago than that has had its time, and the key is free
         # again. What an attempt has taken over was in doubt, however long ago it was appended.

@@ -79,7 +79,7 @@ _COOKIES_ALONE: Final = (
     'set scope to the header that names the caller (["header:Cookie"] for the cookies themselves), '
     'or to ["header:Authorization"] if all who send none are one caller; in an app, caller= knows who is logged in'
 )
-"""For who runs it, once. The caller is a stranger, whose answer names nothing of this."""
+"""A line in the log, once, for who runs it. The caller is a stranger, whose answer names nothing of this."""
 
 
 class KeyedRequest:
@@ -108,7 +108,7 @@ class KeyedRequest:
     )
 
     version: AggregateVersion | None
-    """Of a submission that gets a number: the aggregate, and what is expected of it."""
+    """The aggregate of a submission that gets a number, and what is expected of it."""
 
     def __init__(self, door: HttpDoor, policy: Policy, scope: Mapping[str, Any]) -> None:
         self.policy = policy

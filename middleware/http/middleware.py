@@ -49,31 +49,36 @@ _BY_NAME: Final = (
 
 
 class IdempotencyMiddleware:
-    """Enforces idempotency keys in front of an ASGI app.
+    """An ASGI app around yours that enforces idempotency keys.
 
-    ``namespace`` separates services that share a cache (no colon in it). ``secret``, 32 bytes or more, keys the digests of keys,
-    callers and payloads: a list of two while one replaces the other. ``max_in_flight`` bounds the attempts of this
-    process, ``max_in_flight_per_caller`` those of one caller (0: no limit), ``new_keys_per_caller`` the new keys of one, as
-    ``"600/m"`` (per s, m or h), ``max_buffered`` the bytes of bodies that wait to be admitted, ``max_unread`` those of
-    responses that wait for slow readers, of what the server has not taken yet; ``body_timeout`` (seconds) bounds the arrival of
-    an enforced request's body, and how long a client may stall over a response too large to keep; ``drain_timeout`` (seconds)
-    bounds how long the lifespan's shutdown waits for attempts. ``date_header`` adds a Date to answers made here, for servers that
-    add none; ``cors`` lets scripts in browsers read them, where no CORS middleware goes around this. ``observe`` is called for
-    each answer, ``watch`` for attempts' events.
-    ``caller`` names who sent a request with a key, by its ASGI scope, and takes the place of ``scope``:
-    a function that gives a ``str``, ``int`` or ``UUID``; on ``None`` or ``""`` the request is refused (``caller-missing``), on
-    an error, too (``caller-failed``).
-    ``jwt``: by what a token is verified whose claims ``scope`` names. ``redact`` gives what is to be kept of a response, by
-    the ASGI scope and a `StoredResponse`; where it gives ``None``, or fails, a retry gets the problem ``duplicate`` without the
-    response.
+    - ``cache``: a `Cache`, or the URL of one (see `open_cache`), which is then closed when the lifespan shuts down.
+    - ``submit``: an ASGI app that takes the requests that are to be processed later: it accepts the command (see
+      `oncegate.middleware.http.asgi.Submission`), answers 202, or raises `oncegate.middleware.outcome.errors.NotAccepted`.
+    - ``settings``: the rules for all requests; ``routes`` are paths where others hold.
+    - ``namespace``: keeps services that share a cache apart; no colon in it.
+    - ``secret``: keys the digests of keys, callers and payloads; 32 bytes or more; a list of two while one replaces the other.
+    - ``max_in_flight``: how many attempts this process runs at once.
+    - ``max_in_flight_per_caller``: how many of these may be one caller's; 0: no limit.
+    - ``new_keys_per_caller``: how many new keys one caller may use, as ``"600/m"`` (per s, m or h); empty: no limit.
+    - ``max_buffered``: bytes of request bodies that wait to be admitted.
+    - ``max_unread``: bytes of responses that the server has not taken yet, because their readers are slow.
+    - ``body_timeout``: seconds for an enforced request's body to arrive, and for a client to take more of a response that is
+      too large to keep.
+    - ``drain_timeout``: seconds that the lifespan's shutdown waits for attempts.
+    - ``date_header``: adds a Date to answers made here; for servers that add none.
+    - ``cors``: lets scripts in browsers read answers made here; for apps without a CORS middleware around this one.
+    - ``observe``: called for each answer; ``watch`` is notified of attempts' events.
+    - ``caller``: a function that names who sent a request with a key, by its ASGI scope; it takes the place of ``scope``. It
+      gives a ``str``, ``int`` or ``UUID``. The request is refused on ``None`` or ``""`` (``caller-missing``) and on an error
+      (``caller-failed``).
+    - ``jwt``: how the token is verified whose claims ``scope`` names.
+    - ``redact``: a function of the ASGI scope and a `StoredResponse` that gives what is kept of a response. Where it gives
+      ``None``, or fails, a retry gets the problem ``duplicate`` without the response.
 
-    ``submit`` is called in the app's place for a request that is to be processed later: it accepts the command (see
-    `oncegate.middleware.http.asgi.Submission`), answers 202, or raises `oncegate.middleware.outcome.errors.NotAccepted`.
+    Two of these may stand one behind the other, on the same store and namespace: the inner one leaves alone what the outer one
+    enforces.
 
-    ``cache`` is a `Cache`, or the URL of one (see `open_cache`), which the lifespan's shutdown closes. Behind another one on the
-    same store, in the same namespace, it steps aside for requests that the other enforces.
-
-    Raises ``TypeError`` for an argument of another kind, ``ValueError`` for a namespace, limit or URL that can't be, and for an
+    Raises ``TypeError`` for an argument of another kind; ``ValueError`` for a namespace, limit or URL that can't be, an
     asynchronous route without ``submit``, a claim in a scope without ``jwt``, and a file of keys that can't be read; pydantic's
     ``ValidationError`` for a route's wrong override.
     """

@@ -18,7 +18,7 @@ Description = dict[str, Any]
 PROBLEM_TYPE = "application/problem+json"
 SCHEMA_NAME = "IdempotencyProblem"
 MOST_VALUES = 2_000_000
-"""Of a description: far more than anybody writes."""
+"""The most values of a description: far more than anybody writes."""
 
 _METHODS = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
 _REPLAYED = {name: header_object(name) for name in ("Idempotent-Replayed", "Cache-Status")}
@@ -35,7 +35,7 @@ _OF_TOKENS = {"caller-invalid", "caller-unverifiable"}
 
 
 class NotOpenAPI(ValueError):
-    """What was given is no OpenAPI 3 description. The text is one line."""
+    """The document is no OpenAPI 3 description. The text is one line."""
 
 
 def problem_schema(slugs: list[str]) -> Description:

@@ -64,7 +64,7 @@ class GatewayFailed(OutcomeUnknown):
 
     @classmethod
     def by(cls, error: Exception) -> "GatewayFailed":
-        """What stands for ``error``, its cause."""
+        """The failure that ``error`` is the cause of."""
         failed = cls(f"failed in the gateway ({type(error).__name__})")
         failed.__cause__ = error  # by hand: in a compiled module ``raise from`` sets none
         return failed

@@ -46,7 +46,7 @@ class _Kind:
     meaning: str
     retryable: bool
     error_type: str
-    """Of the family of SDKs that look for a member ``error``: theirs are the three above."""
+    """The ``type`` for SDKs that look for a member ``error``: theirs are the three above."""
     retry_after: bool = False
     """Whether time alone may change the answer: layers that retry every 409 go by it. Never where ``retryable`` may be false."""
     unless: str = ""

@@ -1,4 +1,4 @@
-"""What an exception out of a command's code says of the command; and how it is described, to operators and in the log."""
+"""The meaning of an exception out of a command's code: its outcome, and its description for operators and the log."""
 
 import asyncio
 import traceback
@@ -9,7 +9,7 @@ from oncegate.cache.record import State
 from oncegate.middleware.outcome.errors import ENDS_PROCESS, NotProcessed, OutcomeUnknown
 
 MAX_MESSAGE_CHARACTERS: Final = 8192
-"""Of an exception's text that is kept."""
+"""The part of an exception's text that is kept."""
 OVERDUE: Final = "ran into attempt_timeout"
 
 

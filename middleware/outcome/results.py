@@ -115,7 +115,7 @@ class Codec(Protocol[Result]):
         ...
 
     def load(self, data: bytes) -> Result:
-        """What `dump` was given."""
+        """The result that `dump` was given."""
         ...
 
 

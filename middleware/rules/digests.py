@@ -1,4 +1,4 @@
-"""What keys, callers and fingerprints are digested with: BLAKE2b, keyed with the deployment's secret where there is one.
+"""Digests of keys, callers and fingerprints: BLAKE2b, keyed with the deployment's secret where there is one.
 
 Without a secret, who reads a record's address or its fingerprint can test guesses of what was digested; with one, only who has
 it can (BLAKE2b's keyed mode, RFC 7693 section 2.9, with 64 bytes derived from the secret; each purpose has its own octet).

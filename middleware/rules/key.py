@@ -25,7 +25,7 @@ from oncegate.middleware.rules.errors import KeyInvalid
 
 MAX_KEY_CHARACTERS: Final = 255
 _MAX_FIELD_BYTES: Final = 4096
-"""Of a key's field value: room for every character escaped, and for parameters, which nobody is known to send."""
+"""The most bytes of a key's field value: room for every character escaped, and for parameters, which nobody is known to send."""
 _STRING: Final = rb'"(?:[ !#-\[\]-~]|\\["\\])*"'
 _PARAMETER: Final = (
     rb" *; *[a-z*][a-z0-9_.*-]*"
@@ -41,10 +41,10 @@ _BASE64_TO_ID: Final = bytes.maketrans(b"+/", b"._")
 """An id begins with no ``-`` that a command line would take for an option, and holds no ``/``."""
 
 RECORD_ID: Final = re.compile(r"[A-Za-z0-9._]{20}:[A-Za-z0-9._]{20}")
-"""What `record_id` gives: two digests of 15 bytes, in base64 but for two characters."""
+"""The form of `record_id`: two digests of 15 bytes, in base64 but for two characters."""
 
 KeyText = str | bytes | int | UUID
-"""What a key may be given as: text; bytes are taken as UTF-8, and an integer or a UUID by its spelling."""
+"""A key as it may be given: text; bytes are taken as UTF-8, and an integer or a UUID by its spelling."""
 
 Fields = dict[bytes, list[bytes]]
 """The field lines of interest of one request: lower-case name to values, in their order."""
@@ -121,7 +121,7 @@ def read_key(fields: Fields, names: Sequence[bytes]) -> tuple[str, bytes] | None
 
 
 def scope_parts(fields: Fields, names: Sequence[bytes]) -> list[bytes] | None:
-    """What identifies the caller: the scope's headers with all their values, or ``None`` without any of them.
+    """The caller's identity: the scope's headers with all their values, or ``None`` without any of them.
 
     A verified token's claims are among ``fields`` under names of their own: see `claim_name`.
     """

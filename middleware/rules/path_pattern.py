@@ -50,7 +50,7 @@ def _add(parts: list[list[str]], text: str) -> None:
 
 
 class PathPattern:
-    """Says which paths it stands for. Raises ``ValueError`` for a path with a parameter that is not understood."""
+    """A pattern that stands for paths. Raises ``ValueError`` for a path with a parameter that is not understood."""
 
     __slots__ = ("_first", "_last", "_least", "_middle", "_whole")
 
@@ -81,7 +81,7 @@ class PathPattern:
         return True
 
     def first_run(self, path: str) -> str | None:
-        """What the first ``*`` stands for in ``path``; ``None`` where the pattern has none, or doesn't match."""
+        """The part of ``path`` that the first ``*`` stands for; ``None`` where the pattern has none, or doesn't match."""
         if self._whole is not None or not self.matches(path):
             return None
         at = _end(self._first, path, 0)

@@ -50,7 +50,7 @@ _FAILED: Final = State.FAILED  # members of an enumeration take long to look up
 _STATES: Final = {"success": State.SUCCEEDED, "failure": State.FAILED, "unknown": State.UNKNOWN, "release": None}
 
 TOKEN_HEADER: Final = "Authorization"  # noqa: S105 - a header's name
-"""Where a token comes, unless it is set otherwise."""
+"""The header of a token, unless it is set otherwise."""
 OF_THE_MOMENT: Final = (b"date", b"set-cookie")
 """Never stored: what was true, or meant, for one answer only."""
 
@@ -60,7 +60,7 @@ _SUBMISSION_BYTES: Final = 65536
 """More than what answers a submission can have."""
 _KEPT_PATHS: Final = 4096
 _KEPT_CHARACTERS: Final = 256
-"""Of a path whose route is kept, so that what clients send fills no more than some 2 MB (5 where it isn't Latin-1)."""
+"""The longest path whose route is kept, so that what clients send fills no more than some 2 MB (5 where it isn't Latin-1)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Policy:
     settings: IdempotencySettings
     route: str
     states: list[State | None]
-    """By status, up to 599: the state that a response leaves its record in, ``None`` for a release."""
+    """The state that a response leaves its record in, by its status, up to 599; ``None`` for a release."""
     key_names: tuple[bytes, ...]
     needs_no_key: bool
     """A request without one is not under enforcement."""
@@ -84,7 +84,7 @@ class Policy:
     scope_names: tuple[bytes, ...]
     """The headers and claims that tell callers apart, in their order."""
     claims: tuple[bytes, ...]
-    """Those among them that a verified token claims."""
+    """The parts of the scope that a verified token claims."""
     caller_headers: tuple[bytes, ...]
     """The headers that all of them are read from."""
     refuses_cookies: bool
@@ -156,7 +156,7 @@ COMPLETES_LATE: Final[dict[Completion, bool | None]] = {"auto": None, "response"
 
 
 def kind(status: int, overrides: Mapping[Any, Kind]) -> Kind:
-    """What ``status`` means: by the route's table, exact before its class (``"4xx"``), else by the contract's."""
+    """The meaning of ``status``: by the route's table, exact before its class (``"4xx"``), else by the contract's."""
     for named in (status, f"{status // 100}xx"):
         if named in overrides:
             return overrides[named]
@@ -280,7 +280,8 @@ class Policies:
             (PathPattern(route.path.lower()), methods, policy)
             for route, (_, methods, policy) in zip(routes, self.routes, strict=True)
         ]
-        self._methods = frozenset(DEFAULT_METHODS).union(*[methods for _, methods, _ in self.routes])
+        self.methods = frozenset(DEFAULT_METHODS).union(*[methods for _, methods, _ in self.routes])
+        """Those that may be under enforcement; of any other one the path doesn't matter."""
         self._find = lru_cache(maxsize=_KEPT_PATHS)(self._search)
 
     def match(self, method: str, path: str, raw_path: bytes | None = None) -> Policy | None:
@@ -288,7 +289,7 @@ class Policies:
 
         ``path`` is percent-decoded, ``raw_path`` as sent, if that is known: a slash in the one may be none in the other.
         """
-        if method not in self._methods:
+        if method not in self.methods:
             return None
         if not self.routes:
             return self._default

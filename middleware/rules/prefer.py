@@ -10,7 +10,7 @@ from oncegate.middleware.rules.key import Fields
 from oncegate.middleware.rules.policy import PREFER, Policy
 
 MAX_PREFER_BYTES: Final = 1024
-"""Of all field lines together. With more, all of it is ignored, as a server may (RFC 7240 section 2)."""
+"""The most bytes of all field lines. With more, all of it is ignored, as a server may (RFC 7240 section 2)."""
 
 _TOKEN: Final = FIELD_NAME.encode()
 _WORD: Final = rb"(" + _TOKEN + rb'|"(?:[^"\\]|\\.)*")'

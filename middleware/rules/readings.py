@@ -84,7 +84,7 @@ def folded(path: str) -> str:
 
 
 def _as_url(path: str) -> str:
-    """As the WHATWG's URL parser reads it behind a base: an authority first, and empty segments count before dots."""
+    """The path as the WHATWG's URL parser reads it behind a base: an authority first, and empty segments count before dots."""
     path = path.replace("\\", "/")
     if path.startswith("//"):
         path = "/" + path.lstrip("/").partition("/")[2]

@@ -40,7 +40,7 @@ def shadows(earlier: Route, later: Route) -> bool:
 
 
 def _symbols(path: str) -> list[str]:
-    """Its characters, with a symbol for one segment and one for a run."""
+    """The characters of a path, with a symbol for one segment and one for a run."""
     runs = [_SEGMENT.join(part) for part in parts_of(path)]
     return re.findall(r"\{\}|.", _RUN.join(runs), re.DOTALL)
 

@@ -74,13 +74,13 @@ Methods = Annotated[
 _Scope = Annotated[tuple[ScopePart, ...], Field(min_length=1), BeforeValidator(_no_scope_text)]
 ScopeParts = Annotated[Sequence[str], GetPydanticSchema(lambda _, handler: handler(_Scope))]
 NAME = r"[A-Za-z0-9_.-]{1,64}"
-"""Of a namespace, a stream or a consumer: fit to be a part of a key in Redis."""
+"""The name of a namespace, a stream or a consumer: fit to be a part of a key in Redis."""
 Name = Annotated[str, StringConstraints(pattern=f"^{NAME}$")]
 Aggregate = Annotated[str, StringConstraints(pattern=f"^(path|header:{FIELD_NAME})$")]
 Mode = Literal["sync", "async", "either"]
 """Is a request executed at once, accepted to be processed later, or whichever it asks for (``Prefer: respond-async``)?"""
 Kind = Literal["success", "failure", "release", "unknown"]
-"""What a response's status says of the command: keep as done, keep as an error, keep nothing, can't be known."""
+"""The meaning of a response's status for the command: keep as done, keep as an error, keep nothing, can't be known."""
 OnError = Literal["retry", "replay"]
 OnUnknown = Literal["refuse", "retry"]
 OnMissingKey = Literal["run", "reject", "generate"]
@@ -88,10 +88,10 @@ OnMismatch = Literal["reject", "warn"]
 OnCacheDown = Literal["fail_closed", "fail_open"]
 Comparison = Literal["raw", "json"]
 Completion = Literal["auto", "response", "app-returned"]
-"""What a setting may be. Policies, the description of the HTTP API and pages take the values from here."""
+"""The values of settings. Policies, the description of the HTTP API and pages take them from here."""
 StatusClass = Literal["2xx", "3xx", "4xx", "5xx"]
 Statuses = dict[Annotated[int, Field(ge=200, le=599)] | StatusClass, Kind]
-"""What statuses say: an exact one counts before its class (RFC 9110, section 15)."""
+"""Meanings of statuses: an exact one counts before its class (RFC 9110, section 15)."""
 
 DEFAULT_METHODS = ("POST", "PATCH")
 _HOP_BY_HOP = "|".join(name.decode() for name in HOP_BY_HOP)
@@ -116,7 +116,7 @@ _REFUSED = {
         "is about one connection, or is written anew for a command, and can't travel with it",
     ),
 }
-"""By setting, the names that it can't have, and why."""
+"""Names that a setting can't have, and why."""
 
 
 DEFAULT_SCOPE: Final = ("header:Authorization",)
@@ -147,7 +147,7 @@ def _fault(name: str, known: Iterable[str]) -> PydanticCustomError:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """What an error says behind a name that is not ``known``: the one that is probably meant, or nothing."""
+    """The end of an error about the unknown ``name``: the one of ``known`` that is probably meant, or nothing."""
     close = difflib.get_close_matches(name, list(known), n=1)
     return f", did you mean {close[0]}?" if close else ""
 
@@ -158,18 +158,26 @@ class IdempotencySettings(StrictSettings):
     header: FieldName = Field(default="Idempotency-Key", description="the header that carries the key")
     aliases: FieldNames = Field(default=(), description="other headers that are read as the key")
     ttl: Seconds = Field(
-        default=86400, description="how long a success is kept, and an unknown outcome, which may be one"
+        default=86400, description="how long a success is kept; an unknown outcome, too, since it may be one"
     )
     error_ttl: Seconds = Field(default=60, description="how long an error is kept")
     lease: Seconds = Field(
-        default=30, description="an attempt whose gateway is silent for this long is of unknown outcome"
+        default=30, description="how long an attempt's gateway may be silent; then the outcome is unknown"
     )
-    on_error: OnError = Field(default="retry", description="a retry of an error: a new attempt, or the stored error")
-    on_unknown: OnUnknown = Field(default="refuse", description="a retry of an unknown outcome: 409, or a new attempt")
+    on_error: OnError = Field(
+        default="retry", description="after an error a retry is a new attempt, or gets the stored error"
+    )
+    on_unknown: OnUnknown = Field(
+        default="refuse", description="after an unknown outcome a retry gets 409, or is a new attempt"
+    )
     on_mismatch: OnMismatch = Field(
-        default="reject", description="another body or query under a succeeded key: 422, or warn and replay"
+        default="reject",
+        description="another body or query under a succeeded key gets 422, or a replay and a warning in the log",
     )
-    on_cache_down: OnCacheDown = Field(default="fail_closed", description="without the cache: 503, or no enforcement")
+    on_cache_down: OnCacheDown = Field(
+        default="fail_closed",
+        description="while the cache can't be reached, requests with a key get 503, or are executed without enforcement",
+    )
     scope: ScopeParts | None = Field(
         default=None,
         description="the headers (`header:Name`) and claims of a verified token (`jwt:sub`, see `[jwt]`) that tell callers "
@@ -177,7 +185,7 @@ class IdempotencySettings(StrictSettings):
     )
     require_scope: bool = Field(default=False, description="refuse a caller without any of the scope's headers")
     on_missing_key: OnMissingKey = Field(
-        default="run", description="a request without a key: executed without enforcement, refused, or given one"
+        default="run", description="a request without a key is executed without enforcement, refused, or given a key"
     )
     raise_on_duplicate: bool = Field(
         default=False, description="answer a duplicate with an error that carries the original result"
@@ -188,30 +196,36 @@ class IdempotencySettings(StrictSettings):
         default=(),
         description="request headers that travel with an asynchronous command, beside `Content-*`: they lie in its stream",
     )
-    max_request_body: Bytes = Field(default=1048576, description="an enforced request's body; beyond: 413")
-    max_result: Bytes = Field(default=1048576, description="a response's body, or a result; beyond: kept without it")
+    max_request_body: Bytes = Field(
+        default=1048576, description="bytes of an enforced request's body; a larger one gets 413"
+    )
+    max_result: Bytes = Field(
+        default=1048576,
+        description="bytes of a response's body, or of a result; of a larger one only the outcome is kept",
+    )
     keep_body: bool = Field(
-        default=True, description="false: of a response its status alone is kept, and a retry gets `duplicate`"
+        default=True, description="false: only a response's status is kept, and a retry gets `duplicate`"
     )
     complete: Completion = Field(
         default="auto",
-        description="when an app's outcome is recorded, and the last byte sent: with its response, or once the app has returned; "
-        "auto: the latter where a FastAPI dependency of the route ends after the response",
+        description="when an app's outcome is recorded and the last byte sent: with its response, or once the app has "
+        "returned; auto: once it has returned where a FastAPI dependency of the route ends after the response, "
+        "else with the response",
     )
-    max_wait: Wait = Field(default=30, description="the most that Prefer: wait may ask for")
+    max_wait: Wait = Field(default=30, description="the most seconds that Prefer: wait may ask for")
     response_timeout: Seconds = Field(
-        default=30, description="to the response's head; then 504, and the attempt goes on"
+        default=30, description="seconds until the response's head; then 504, and the attempt goes on"
     )
     attempt_timeout: Seconds = Field(
-        default=900, description="to the response's last byte; then the outcome is unknown"
+        default=900, description="seconds until the response's last byte; then the outcome is unknown"
     )
     docs_url: str = Field(
-        default="https://example.com/docs/idempotency", min_length=1, description="where problems point to"
+        default="https://example.com/docs/idempotency", min_length=1, description="the page that problems link to"
     )
 
     @property
     def scope_parts(self) -> Sequence[str]:
-        """What tells callers apart: ``scope``, or the default."""
+        """The parts of ``scope``, or of the default, by which callers are told apart."""
         return DEFAULT_SCOPE if self.scope is None else self.scope
 
     @field_validator("docs_url")
@@ -270,21 +284,18 @@ class Overrides(StrictSettings):
 
 
 class Route(Overrides):
-    """What differs on some paths: ``path`` and ``methods`` say where, ``status`` what an answer means.
+    """Paths on which other rules hold: any field of `IdempotencySettings` may be given. The first route that matches counts.
 
-    With ``mode = "async"`` (or ``"either"``, and ``Prefer: respond-async``) a request is not executed but appended to the
-    command stream ``stream`` and answered 202; ``consumer`` (the stream's name, if not given) names whose processing is shown
-    to the caller. With ``aggregate`` (``"path"``: what the first ``*`` stands for; ``"header:NAME"``) it gets the next number of
-    the aggregate that it is about, and may say which version of it is expected: with ``require_version`` it has to.
-
-    ``path`` is matched against the decoded, normalised path, below ASGI's ``root_path``; ``*`` stands for any run of
-    characters, and frameworks' path parameters are understood: ``{id}`` (``{id:int}``) is one segment, ``{rest:path}`` any
-    run. The first route that matches counts. Any field of `IdempotencySettings` may be given beside these.
-
-    ``status`` names statuses or classes of them (``"5xx"``); an exact one counts before its class.
-
-    ``methods = []`` switches enforcement off on the path, whatever the method: ``Route(path="*", methods=[])`` behind the others
-    leaves only those under enforcement.
+    - ``path``: matched against the decoded, normalised path, below ASGI's ``root_path``. ``*`` stands for any run of
+      characters. Frameworks' path parameters are understood: ``{id}`` (``{id:int}``) is one segment, ``{rest:path}`` any run.
+    - ``methods``: those under enforcement. ``[]`` switches it off on the path: ``Route(path="*", methods=[])`` behind the
+      others leaves only those under enforcement.
+    - ``mode``: with ``"async"`` (or ``"either"``, and ``Prefer: respond-async``) a request is not executed but appended to a
+      command stream, and answered 202.
+    - ``stream``: that stream; ``consumer`` (the stream's name, if not given) names whose processing is shown to the caller.
+    - ``aggregate``: where the id stands of what the command is about: ``"path"``, by the first ``*``, or ``"header:NAME"``. The
+      command gets the next number there, and may say which version it expects; with ``require_version`` it has to.
+    - ``status``: the meaning of statuses, or of classes of them (``"5xx"``); an exact one counts before its class.
     """
 
     path: Annotated[str, StringConstraints(pattern=r"^[/*]")]

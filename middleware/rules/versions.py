@@ -24,7 +24,6 @@ from oncegate.middleware.rules.key import Fields
 from oncegate.middleware.rules.path_pattern import PathPattern
 from oncegate.middleware.rules.readings import normalise
 
-PATH: Final = "path"
 HEADER: Final = "header:"
 
 _EXPECTED: Final = b"expected-version"
@@ -59,8 +58,9 @@ class AggregateVersion:
 
 
 class Aggregates:
-    """Reads from requests of a route which aggregate they are about, by ``source`` (``path`` or ``header:NAME``) and ``path``,
-    the route's pattern. ``require_version``: they have to name the version that they expect.
+    """The aggregates that requests of a route are about, read from ``source``: ``path`` or ``header:NAME``.
+
+    ``path`` is the route's pattern. ``require_version``: requests have to name the version that they expect.
     """
 
     __slots__ = ("_header", "_pattern", "_require_version", "fields")
@@ -73,7 +73,7 @@ class Aggregates:
         """The names of the fields that are read."""
 
     def version(self, fields: Fields, scope: Mapping[str, Any]) -> AggregateVersion:
-        """What a request expects. Raises `AggregateInvalid`, `VersionInvalid` or `VersionMissing`."""
+        """The aggregate's version that a request expects. Raises `AggregateInvalid`, `VersionInvalid` or `VersionMissing`."""
         aggregate = self._in_header(fields) if self._header else self._in_path(scope)
         names = [name for name in VERSION_FIELDS if name in fields]
         if not names:

@@ -24,7 +24,7 @@ _PUBLIC_MEMBERS = {"RSA": ("n", "e"), "EC": ("crv", "x", "y"), "OKP": ("crv", "x
 
 
 class UnusableKeys(ValueError):
-    """What should be keys is none. The text is one line, and holds nothing of them."""
+    """The document holds no usable keys. The text is one line, and holds nothing of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,10 @@ def _verifies(members: Mapping[str, Any]) -> bool:
 
 
 def _algorithms(members: Mapping[str, Any]) -> Sequence[str]:
-    """What a key of this kind is for (RFC 7518 section 3.1): a secret verifies no signature, and a public key is no secret."""
+    """The algorithms that a key of this kind is for (RFC 7518 section 3.1).
+
+    A secret verifies no signature, and a public key is no secret.
+    """
     kind, curve = members.get("kty"), members.get("crv")
     if kind == "RSA":
         return _RSA

@@ -48,7 +48,7 @@ class KeySource:
             self.keys = self.read()
             self._began = monotonic() - REFRESH_INTERVAL
         self.stale_at = monotonic() + MAX_AGE
-        """From this instant (of the monotonic clock) on they are to be read anew."""
+        """The instant (of the monotonic clock) from which on they are to be read anew."""
 
     def refresh(self) -> bool:
         """Begin to read, unless that was done a short while ago. Whether a reading is under way."""

@@ -11,9 +11,9 @@ from oncegate.middleware.rules.settings import FieldName, InAList, StrictSetting
 Algorithm = Literal[
     "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "HS256", "HS384", "HS512"
 ]
-"""Of RFC 7518 section 3.1 and RFC 8037, but for ``none``, which there is no way to allow."""
+"""The algorithms of RFC 7518 section 3.1 and RFC 8037, but for ``none``, which there is no way to allow."""
 SIGNATURES = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
-"""Those with a public key; the others have one that must not be known, and are for who names them."""
+"""The algorithms with a public key; the others have one that must not be known, and are for who names them."""
 Algorithms = Annotated[
     Sequence[str],
     GetPydanticSchema(lambda _, handler: handler(Annotated[tuple[Algorithm, ...], Field(min_length=1)])),
@@ -23,7 +23,7 @@ Texts = Annotated[Sequence[str], GetPydanticSchema(lambda _, handler: handler(_T
 
 
 class JwtSettings(StrictSettings):
-    """By what a token is verified before its claims count, for a ``scope`` such as ``["jwt:iss", "jwt:sub"]``."""
+    """Rules by which a token is verified before its claims count, for a ``scope`` such as ``["jwt:iss", "jwt:sub"]``."""
 
     model_config = ConfigDict(hide_input_in_errors=True)
 
@@ -32,14 +32,17 @@ class JwtSettings(StrictSettings):
         repr=False,
         description="the keys that tokens are signed with (RFC 7517): a file, or a URL of https:// or http://",
     )
-    issuer: str = Field(default="", description="what `iss` has to be; empty: it isn't looked at")
-    audience: Texts = Field(default=(), description="`aud` has to name one of these; empty: it isn't looked at")
+    issuer: str = Field(default="", description="the `iss` that a token must have; empty: it isn't looked at")
+    audience: Texts = Field(
+        default=(), description="a token's `aud` has to name one of these; empty: it isn't looked at"
+    )
     algorithms: Algorithms = Field(
         default=SIGNATURES,
-        description="how tokens may be signed, each by keys that are for it; HS256, HS384, HS512: only where named here",
+        description="how tokens may be signed, each by keys that are for it; HS256, HS384 and HS512 only where named here",
     )
     header: FieldName = Field(
-        default="Authorization", description="where the token is, after `Bearer`; in another header also without"
+        default="Authorization",
+        description="the header with the token, after `Bearer`; another one than Authorization may have it alone",
     )
 
     @field_validator("jwks")

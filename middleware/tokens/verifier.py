@@ -25,7 +25,7 @@ MAX_VERIFIED: Final = 10_000
 """Tokens that are remembered."""
 MAX_VERIFIED_BYTES: Final = 8_388_608
 _ENTRY_BYTES: Final = 500
-"""What an entry takes beside its claims' values."""
+"""The size of an entry beside its claims' values."""
 MAX_WAITERS: Final = 1000
 """Requests of a process that wait for keys; more are refused at once."""
 
@@ -43,7 +43,7 @@ _AWAY: Final = "The keys that tokens are verified with can't be had now. Nothing
 @dataclass(frozen=True, slots=True)
 class _Verified:
     until: float
-    """By `time.time`."""
+    """The end of the entry's time, by `time.time`."""
     fields: dict[bytes, list[bytes]]
     size: int
 
@@ -167,7 +167,7 @@ class Tokens:
         raise CallerInvalid(invalid)
 
     def _claims_of(self, token: bytes, keys: Sequence[Key]) -> dict[str, Any] | None:
-        """What the token claims, by one of ``keys``; ``None`` where none of them has signed it. Raises `CallerInvalid`."""
+        """The token's claims, by one of ``keys``; ``None`` where none of them has signed it. Raises `CallerInvalid`."""
         import jwt
 
         for key in keys:

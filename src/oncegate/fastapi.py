@@ -106,7 +106,7 @@ def _check(
 
 
 def _options(app: FastAPI) -> dict[str, Any] | None:
-    """What the app's own middleware was added with."""
+    """The arguments of the app's own middleware."""
     for added in app.user_middleware:
         if isinstance(added.cls, type) and issubclass(added.cls, IdempotencyMiddleware):
             return dict(added.kwargs)

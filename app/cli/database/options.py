@@ -1,4 +1,4 @@
-"""What the commands about a database have in common: their options, errors of one line, and creating tables."""
+"""Options, one-line errors and the creation of tables, for all commands about a database."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -31,7 +31,7 @@ def one_line() -> Iterator[None]:
 
 
 def with_database(variable: str, where: str) -> Callable[[Callback], Callback]:
-    """Of a command that gets ``database`` and ``schema``: what the database refuses ends it with one line.
+    """Options of a command that gets ``database`` and ``schema``; an error of the database ends it with one line.
 
     ``variable`` may have the URL instead of the command line; ``where`` is the option's help.
     """

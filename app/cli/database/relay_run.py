@@ -30,7 +30,7 @@ log = logging.getLogger("oncegate.relay")
 
 @dataclass(frozen=True, slots=True)
 class RelayOptions:
-    """Those of the command line."""
+    """The options of ``oncegate relay``."""
 
     database: str
     target: str
@@ -91,7 +91,7 @@ async def _run(options: RelayOptions) -> None:
 
 
 async def _source(options: RelayOptions, engine: Any) -> Source:
-    """What the options name, its table checked. Raises `NotDone`, and ``ValueError`` for what contradicts itself."""
+    """The source that the options name, its table checked. Raises `NotDone`, and ``ValueError`` for what contradicts itself."""
     source = _outbox(options, engine) if options.source is None else _made(options.source, engine)
     if isinstance(source, DatabaseSource):
         try:
@@ -115,7 +115,7 @@ def _outbox(options: RelayOptions, engine: Any) -> Source:
 
 
 def _made(target: str, engine: Any) -> Source:
-    """What the user's function makes of ``engine``. Raises `NotDone`."""
+    """The source that the user's function makes of ``engine``. Raises `NotDone`."""
     make = imported_for("--source: ", target, "function")
     source = make(engine) if callable(make) else make
     if not all(hasattr(source, name) for name in ("take", "settle", "let_go", "measure", "close")):
@@ -135,7 +135,7 @@ def pages_at(host: str, port: int) -> Pages | None:
 
 @asynccontextmanager
 async def _publisher(target: str) -> AsyncIterator[Publish]:
-    """What publishes to ``target``, closed at the end. Raises `NotDone`."""
+    """The function that publishes to ``target``; its connections are closed at the end. Raises `NotDone`."""
     publish: Publish
     if target.startswith(tuple(f"{scheme}://" for scheme in REDIS_SCHEMES)):
         try:
@@ -157,7 +157,7 @@ async def _publisher(target: str) -> AsyncIterator[Publish]:
 
 
 def imported_for(option: str, target: str, what: str) -> Any:
-    """What ``package.module:name`` names, looked for in the working directory too. Raises `NotDone`, after the ``option``."""
+    """The object that ``package.module:name`` names, looked for in the working directory too. Raises `NotDone`."""
     if ":" not in target:
         raise NotDone(f"{option}give package.module:{what}", usage=True)
     try:

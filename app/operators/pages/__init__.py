@@ -1,1 +1,1 @@
-"""What is under the prefix, by FastAPI: health, metrics, records, commands, dead letters; its description, and a client of it."""
+"""The pages under the prefix, by FastAPI: health, metrics, records, commands, dead letters; their description, and a client."""

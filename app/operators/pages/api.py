@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("oncegate.records")
 
 MOST_BYTES = 8 * 1024 * 1024
-"""Of a request: a resolution may bring a response's body."""
+"""The most bytes of a request: a resolution may bring a response's body."""
 BODY_SECONDS = 30.0
 _READ_BY_POST = "/records/find"
 """It changes nothing: a POST, since a key is in it."""
@@ -85,7 +85,7 @@ _SERIES = {"schema": {"type": "string", "pattern": r"oncegate_build_info\{"}}
     responses={200: {"content": {"text/plain": _SERIES, "application/openmetrics-text": _SERIES}}},
 )
 async def metrics(request: Request) -> Response:
-    """What was counted, over all workers, for Prometheus."""
+    """The metrics of all workers, for Prometheus."""
     state = request.app.state
     await state.readiness.check_cache()
     body, content_type = state.metrics(",".join(request.headers.getlist("accept")))
@@ -161,7 +161,7 @@ def described() -> dict[str, Any]:
 
 
 class _BeforeRoutes:
-    """What comes before a route: the operators' token, the body as a whole, and the rules for scripts of other origins."""
+    """The steps before a route: the operators' token, the body as a whole, and the rules for scripts of other origins."""
 
     def __init__(
         self, app: App, operators: Bearer | None, statuses: CommandStatuses | None, cors: CrossOrigin | None

@@ -53,7 +53,7 @@ class Bearer:
 
 
 def _bearer_token(scope: Scope) -> bytes | None:
-    """That of a request's only Authorization header."""
+    """The token in a request's only Authorization header."""
     lines = [value for name, value in scope["headers"] if name == b"authorization"]
     scheme, _, given = lines[0].partition(b" ") if len(lines) == 1 else (b"", b"", b"")
     return given.strip() if scheme.lower() == b"bearer" else None

@@ -21,7 +21,7 @@ from oncegate.cache.transitions import Resolution, ResolveRequest
 SECONDS = 30.0
 """The time-out for a gateway's whole answer."""
 _MOST_BYTES = 256 * 1024 * 1024
-"""Of an answer; larger than any record that is kept."""
+"""The most bytes of an answer; larger than any record that is kept."""
 PREFIX = "/_oncegate"
 
 

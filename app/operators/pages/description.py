@@ -88,7 +88,7 @@ _PARAMETERS = {
     ),
 }
 _OF_APPS = {"caller-failed"}
-"""Of apps that name their callers themselves."""
+"""Problems of apps that name their callers themselves."""
 
 
 def operation_id(route: APIRoute) -> str:
@@ -167,7 +167,7 @@ def _problem(slug: str) -> Description:
 
 
 def _schema_name(name: str) -> str:
-    """Of a model, whose class may need a longer one (`oncegate.app.operators.pages.models`)."""
+    """The schema's name of a model, whose class may need a longer one (`oncegate.app.operators.pages.models`)."""
     return name.removesuffix("Shape")
 
 
@@ -232,7 +232,7 @@ def _contents(response: Description) -> str:
 
 
 def _schema(schema: Description) -> str:
-    """Its name, or its type."""
+    """The name of a schema, or its type."""
     return str(schema.get("$ref") or schema.get("type")).rpartition("/")[2]
 
 

@@ -17,7 +17,7 @@ from oncegate.middleware.rules.settings import Comparison, Mode, OnError, OnMism
 
 State = Literal["in-flight", "succeeded", "failed", "unknown"]
 PATTERN: dict[str, Any] = {"pattern": f"^{RECORD_ID.pattern}$"}
-"""Of a record's id: described, and checked where the record is looked for, which says what is wrong in better words."""
+"""The form of a record's id: described, and checked where the record is looked for, which says what is wrong in better words."""
 RecordId = Annotated[str, Field(pattern=PATTERN["pattern"])]
 Position = Annotated[str, Field(pattern=f"^{ENTRY_ID.pattern}$")]
 Sequence = Annotated[int, Field(ge=1)]
@@ -27,13 +27,13 @@ Missing = SkipJsonSchema[None]
 
 
 class _Sent(BaseModel):
-    """What a gateway sends. A reader lets other members be there too: a newer gateway may send more."""
+    """A document that a gateway sends. A reader lets other members be there too: a newer gateway may send more."""
 
     model_config = ConfigDict(hide_input_in_errors=True, json_schema_extra={"additionalProperties": False})
 
 
 class _Received(BaseModel):
-    """What a gateway is sent, with these members alone."""
+    """A document that a gateway is sent, with these members alone."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
@@ -89,7 +89,7 @@ class Expiry(_Sent):
 
 
 class Statuses(_Sent):
-    """What becomes of each, as ranges ("200-399")."""
+    """The statuses that count as each outcome, as ranges ("200-399")."""
 
     success: _Ranges
     error: _Ranges

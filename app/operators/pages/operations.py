@@ -1,4 +1,4 @@
-"""What is under the prefix, as one ASGI app: loads the FastAPI app that answers, and hands requests to it.
+"""The operations under the prefix as one ASGI app, which loads the FastAPI app that answers, and hands requests to it.
 
 Loading takes some tenths of a second, in a thread. ``healthz`` and ``readyz``, by which others know that a process has started,
 are answered before it is done.
@@ -14,9 +14,9 @@ from oncegate.middleware.http.asgi import App, Message, Receive, Scope, Send, re
 from oncegate.middleware.outcome.responses import date
 
 FOR_OPERATORS = ("records", "dead-letters")
-"""What needs the operators' token. Their paths end with a slash."""
+"""The paths that need the operators' token. They end with a slash."""
 PUBLIC = frozenset({"", "healthz", "readyz", "policy", "commands"})
-"""What is not on the operators' own port alone, where they have one."""
+"""The paths that are not on the operators' own port alone, where they have one."""
 _NOWHERE = "/"
 _NO_STORE = (b"cache-control", b"no-store")
 

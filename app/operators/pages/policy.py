@@ -60,7 +60,7 @@ _WORDS = {State.SUCCEEDED: "success", State.FAILED: "error", State.UNKNOWN: "unk
 
 
 def _statuses(policy: Policy) -> dict[str, list[str]]:
-    """By what becomes of them: ranges of statuses, ``"200-399"``."""
+    """Ranges of statuses, ``"200-399"``, by what becomes of them."""
     ranges: dict[str, list[str]] = {word: [] for word in _WORDS.values()}
     for state, run in groupby(range(200, 600), key=policy.state):
         statuses = list(run)

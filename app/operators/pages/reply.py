@@ -34,7 +34,7 @@ def unavailable(detail: str) -> Response:
 
 
 _TITLES = {413: "Content Too Large", 503: "Cache Unavailable"}
-"""Where Python calls a status otherwise."""
+"""Titles of statuses that Python calls otherwise."""
 
 Answers = dict[int | str, dict[str, Any]]
 

@@ -49,7 +49,7 @@ OnPlace = Callable[[str | None], None]
 
 
 class Opener(Protocol):
-    """Opens connections to the server in question, which need not be the same each time. ``place`` names it in texts."""
+    """An opener of connections to the server in question, which need not be the same each time. ``place`` names it in texts."""
 
     place: str
 

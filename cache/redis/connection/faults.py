@@ -26,13 +26,13 @@ REPLICA: Final = "Redis is a replica now"
 """Why a connection is cut after a READONLY reply: after a failover, the next call must look the server up again."""
 
 REPLICA_REPLIES: Final = frozenset({"READONLY", "MASTERDOWN"})
-"""What only a replica answers."""
+"""Errors that only a replica answers with."""
 REDIRECTIONS: Final = frozenset({"MOVED", "ASK"})
 """Another node of the cluster has the key. The command did not run."""
 UNDECIDED: Final = frozenset({"TRYAGAIN", "CLUSTERDOWN"})
 """No node of the cluster can run the command right now. It did not run."""
 _PASSING: Final = REPLICA_REPLIES | REDIRECTIONS | UNDECIDED | {"LOADING", "BUSY"}
-"""What is over by itself: soon another server, or this one, takes the command."""
+"""Errors that are over by themselves: soon another server, or this one, takes the command."""
 
 _PORT: Final = re.compile(r"[0-9]{1,5}")
 _CLASS: Final = re.compile(r"[A-Z][A-Z0-9]{1,30}(?=[ :]|$)")
@@ -61,7 +61,7 @@ _WHAT_TO_DO: Final = {
     "NOREPLICAS": "bring replicas back, or lower min-replicas-to-write",
     "CLUSTERDOWN": "see CLUSTER INFO: a part of the slots is served by nobody",
 }
-"""For who operates it: a note (PEP 678) on the error."""
+"""Notes (PEP 678) on an error, for who operates Redis."""
 
 Kind = TypeVar("Kind", bound=CacheError)
 

@@ -25,7 +25,7 @@ from oncegate.cache.errors import CacheUnavailable
 log = logging.getLogger(__name__)
 
 Reply = Any
-"""What hiredis makes of a reply: bytes, int, list, None, or a `hiredis.ReplyError` as a value."""
+"""A reply as hiredis gives it: bytes, int, list, None, or a `hiredis.ReplyError` as a value."""
 
 _RAISED: Final = "a callback of a Redis connection raised"
 OVERDUE: Final = "Redis did not answer in time"
@@ -34,7 +34,7 @@ EARLY: Final = 8
 
 
 class Orphan(Protocol):
-    """Handles a call whose caller has left without its reply."""
+    """A handler of a call whose caller has left without its reply."""
 
     def came_late(self, reply: Reply) -> None:
         """The reply came after all."""
@@ -68,10 +68,10 @@ class PendingReply:
         """The reply has come, in time or later."""
 
     def overdue(self) -> None:
-        """It has not come in time. It may still come."""
+        """Fail the call: its reply has not come in time. It may still come."""
 
     def broken(self, reason: str) -> None:
-        """It will not come: the connection broke. The command may have run, and may still be on its way."""
+        """Fail the call: the connection broke. The command may have run, and may still be on its way."""
 
 
 class _Awaited(PendingReply):
@@ -271,5 +271,5 @@ def _guarded(callback: Callable[..., None], *args: object) -> None:
 
 
 def forget(future: asyncio.Future[Reply]) -> None:
-    """For a reply that may have no caller any more: marks its exception as retrieved."""
+    """Mark the exception of a reply as retrieved, which may have no caller any more."""
     future.add_done_callback(lambda done: done.cancelled() or done.exception())

@@ -43,7 +43,7 @@ _MESSAGES = {
     b"+promoted-slave": re.compile(r"slave .* (?P<host>\S+) (?P<port>\d+) @ (?P<service>.*) \S+ \d+"),
     b"+switch-master": re.compile(r"(?P<service>.*) \S+ \d+ (?P<host>\S+) (?P<port>\d+)"),
 }
-"""What Sentinels publish of a master that is about to change (without a host), and of the new one."""
+"""Messages of Sentinels about a master that is about to change (without a host), and about the new one."""
 _SUBSCRIBE = pack(b"SUBSCRIBE", *_MESSAGES)
 _PING = pack(b"PING")
 

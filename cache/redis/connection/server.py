@@ -34,7 +34,7 @@ _OTHER_MASTER = "Redis has another master now"
 
 @dataclass(frozen=True, slots=True)
 class Detour:
-    """Where to send a command that was refused; ``asking`` if the command needs ``ASKING`` before it on that node."""
+    """The server for a command that was refused; ``asking`` if the command needs ``ASKING`` before it on that node."""
 
     session: "Session"
     asking: bool = False
@@ -123,7 +123,7 @@ class Session:
     async def detour(
         self, refusal: ReplyError, _key: bytes, _refused_by: "Session", _tries: int, _deadline: float
     ) -> Detour | None:
-        """Where to send a command that was refused, and sent ``_tries`` times so far; ``None``: nowhere.
+        """The server for a command that was refused, and sent ``_tries`` times so far; ``None``: nowhere.
 
         Here there is no detour, but a server that turned out to be a replica is left, and looked up anew.
         """

@@ -14,7 +14,7 @@ from oncegate.cache.redis.connection.server import OneServer, Session
 from oncegate.cache.redis.url import CLUSTER_SCHEMES, SENTINEL_SCHEMES, parse_servers_url, scheme_of
 
 Topology = OneServer | Cluster
-"""What a cache's URL names, not bound to an event loop yet."""
+"""The servers that a cache's URL names, not bound to an event loop yet."""
 Routes = Session | ClusterRoutes
 """Which server holds which key, on one event loop. They connect on first use."""
 

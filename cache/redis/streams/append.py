@@ -17,10 +17,11 @@ from oncegate.cache.store import Then, start
 
 
 class Numbering(NamedTuple):
-    """What a numbered entry takes: the fields of its aggregate and of its command in the hash ``numbers``, and the number
-    that is expected: ``b"*"`` for any but none, nothing for whichever it is.
+    """The arguments of a numbered entry.
 
-    ``known_ms`` is how long ago the command may have been appended to be known still; ``kept_ms`` for how long that is kept.
+    ``aggregate`` and ``command`` are their fields in the hash ``numbers``. ``expected`` is the number that the aggregate is to
+    be at: ``b"*"`` for any but none, nothing for whichever it is. A command that was appended up to ``known_ms`` ago is still
+    known; ``kept_ms`` is how long that is kept.
     """
 
     numbers: bytes
@@ -67,7 +68,7 @@ class AppendCall(CallbackCall[Appended | None]):
             self.packed = APPEND_NUMBERED.call(self.key, *head, *fields)
 
     def read(self, reply: Reply) -> Appended | None:
-        """Where it is, or what is in its way; ``None`` where the stream is full. Raises `CacheRefused`."""
+        """The entry's place, or what is in its way; ``None`` where the stream is full. Raises `CacheRefused`."""
         if isinstance(reply, ReplyError):
             raise faults.of_append_reply(reply)
         if reply is None:

@@ -78,7 +78,7 @@ class Group:
     async def abandoned(
         self, idle_ms: int, cursor: bytes, count: int
     ) -> tuple[bytes | None, list[tuple[bytes, Fields]]]:
-        """Where to go on (``None``: those were all), and at most ``count`` entries idle for ``idle_ms``, ours from now on."""
+        """The next cursor (``None``: those were all), and at most ``count`` entries idle for ``idle_ms``, ours from now on."""
         own = (self.name, self.worker, idle_ms, cursor, "COUNT", count)
         further, entries, *_ = await run_command(self._client, "XAUTOCLAIM", self.stream.key, *own)
         return None if further == FIRST else further, entries_of(entries)

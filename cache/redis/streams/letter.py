@@ -10,7 +10,7 @@ from oncegate.cache.redis.streams.stream import Fields
 
 ERROR = b"dead.error"
 MOST_BYTES = 2000
-"""Of an error's type, and of its text. The record keeps more of them."""
+"""The most that is kept of an error's type, and of its text. The record keeps more of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Death:
 
     @classmethod
     def read(cls, fields: Mapping[bytes, bytes]) -> "Death":
-        """What a dead letter says of it; empty, or 0, what it doesn't, or not so that it can be read."""
+        """The death that a dead letter's fields describe. A field that is missing, or can't be read, is empty, or 0."""
         return cls(
             consumer=text_of(fields, b"dead.consumer"),
             reason=text_of(fields, b"dead.reason"),

@@ -17,11 +17,11 @@ from oncegate.cache.redis.scripts import MEMORY
 from oncegate.cache.redis.streams.commands import run_script
 
 EXECUTION_BYTES = 512
-"""What the record of an execution takes, with a small result: 331 bytes were measured."""
+"""The size of an execution's record, with a small result: 331 bytes were measured."""
 SUBMISSION_BYTES = 1024
-"""What an entry takes beside its body, and the record of its submission; an allocation may be a quarter larger than asked for."""
+"""The size of an entry without its body, and of its submission's record; an allocation may be a quarter larger than asked for."""
 SPARE = 0.05
-"""Of ``maxmemory``, left for larger results, and for what is accepted between two samples."""
+"""The share of ``maxmemory`` left for larger results, and for what is accepted between two samples."""
 SAMPLE_SECONDS = 0.25
 
 

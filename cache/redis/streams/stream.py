@@ -25,7 +25,7 @@ from oncegate.cache.redis.streams.entry_id import added_at_ms
 from oncegate.cache.redis.streams.memory import StreamMemory, memory_of
 
 Fields = dict[bytes, bytes]
-"""What an entry holds."""
+"""The fields of an entry."""
 
 VERSION = b"1"
 
@@ -57,7 +57,7 @@ _PAGE: Final = 100
 
 
 def sent_ms(accepted_at: bytes, entry: bytes) -> int | None:
-    """When a command was sent, in Unix ms: by the clock of the gateway that accepted it, else by that of Redis, in its id.
+    """The time at which a command was sent, in Unix ms: by the gateway's clock, else by that of Redis, in its id.
 
     A dead letter that is retried has a new entry; its effect may be as old as the first one.
     """

@@ -294,7 +294,7 @@ def _run(exchange: Coroutine[Any, Any, httpx.Response]) -> httpx.Response:
 
 
 class IdempotentTransport(_Idempotent[httpx.BaseTransport], httpx.BaseTransport):
-    """For ``httpx.Client``. What it does, and what it can't know: see `oncegate.client`.
+    """A transport for ``httpx.Client``. What it does, and what it can't know: see `oncegate.client`.
 
     ``transport`` is what sends (default: ``httpx.HTTPTransport()``), and takes what the client would have passed on to its
     own: ``verify``, ``cert``, ``http2``, ``limits``; it is closed with this one. ``methods`` are those whose requests get a
@@ -315,7 +315,7 @@ class IdempotentTransport(_Idempotent[httpx.BaseTransport], httpx.BaseTransport)
 
 
 class AsyncIdempotentTransport(_Idempotent[httpx.AsyncBaseTransport], httpx.AsyncBaseTransport):
-    """For ``httpx.AsyncClient``; see `IdempotentTransport`."""
+    """A transport for ``httpx.AsyncClient``; see `IdempotentTransport`."""
 
     _default = httpx.AsyncHTTPTransport
 

@@ -68,7 +68,7 @@ class Retries:
         return self._next(now, 0.0, allowed=resendable)
 
     def connection_broke(self, now: float, *, resendable: bool) -> float | None:
-        """It was sent, in part or whole, and no answer came: broken connection, or time-out."""
+        """Note that the request was sent, in part or whole, and no answer came: broken connection, or time-out."""
         return self._next(now, 0.0, allowed=resendable and self.harmless)
 
     def answered(

@@ -70,24 +70,24 @@ DeadLetter = Callable[["StreamMessage[Any]", Begun], Awaitable[None]]
 """Puts a message aside, with the reason. What it raises leaves the message with the broker, to be delivered again."""
 
 DEAD_STREAM = ":dead"
-"""What is added to the name of a Redis stream for its dead letters."""
+"""The end of the name of a Redis stream's dead letters."""
 
 
 class SubscriptionMiddleware:
-    """Puts ``subscription`` under the consumers of a broker or of a router.
+    """A middleware of FastStream that puts ``subscription`` under the consumers of a broker or of a router.
 
     They are one consumer: they share its records, so they must have the same handler. A second handler needs a `Subscription`
-    of its own, in a middleware on a router of its own; the start is refused otherwise, as it is for an acknowledgement
-    policy or a kind of consumer that would lose messages.
+    of its own, in a middleware on a router of its own; the start is refused otherwise, as it is for an acknowledgement policy
+    or a kind of consumer that would lose messages.
 
-    ``header`` holds the idempotency key, written as in HTTP; ``describe`` makes the whole `Delivery` of a message instead.
-    A redelivery follows after ``pause`` seconds, doubled with each failed attempt up to ``max_pause``: by the
-    broker where it can wait (NATS), by the claim of idle entries (Redis), and else by holding the message. ``dead_letter`` is
-    awaited before a message is rejected for good; Kafka has no dead letters, and needs it.
-
-    With an ``inbox`` of `oncegate.sql`, a handler gets a session of ``sessions``, an ``async_sessionmaker``, as the context
-    ``session``: the message is marked in its transaction, which is committed before the handler's reply is published. A
-    duplicate sends the kept reply again.
+    - ``header``: holds the idempotency key, written as in HTTP.
+    - ``describe``: makes the whole `Delivery` of a message, in the place of ``header``.
+    - ``pause``, ``max_pause``: seconds until a redelivery, doubled with each failed attempt. The broker waits where it can
+      (NATS); with Redis it is the claim of idle entries; else the message is held for so long.
+    - ``dead_letter``: awaited before a message is rejected for good; Kafka has no dead letters, and needs it.
+    - ``inbox``: an `oncegate.sql.Inbox`. The message is marked in a session's transaction, which is committed before the
+      handler's reply is published; a duplicate sends the kept reply again.
+    - ``sessions``: an ``async_sessionmaker`` for the inbox; the handler gets the session as the context ``session``.
     """
 
     def __init__(
@@ -186,7 +186,7 @@ class _Processing(BaseMiddleware[Any, Any]):
     _message: "StreamMessage[Any]"
     _timed_out = False
     _executed: Executed | None = None
-    """With an inbox: what was committed."""
+    """The result of a transaction that was committed, with an inbox."""
     _repeats = False
     """It sends the reply again that the hook has kept."""
 
@@ -295,7 +295,7 @@ class _Processing(BaseMiddleware[Any, Any]):
             await settle_raised(execution, exc_val, timed_out=self._timed_out)
 
     def _kept(self, execution: Execution, acknowledged: AckMessage | None) -> bytes | StoredResponse | None:
-        """With an inbox the result, for a duplicate's reply; none after an `AckMessage`, which replies nothing."""
+        """The result that is kept with an inbox, for a duplicate's reply; none after an `AckMessage`, which replies nothing."""
         if self._executed is None:
             return None
         execution.returned = self._executed.result

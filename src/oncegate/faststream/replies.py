@@ -23,7 +23,7 @@ def is_reply_due(subscriber: Any, message: Any) -> bool:
 async def execute(
     inbox: TransactionalInbox, sessions: Any, context: Any, call: Callable[[], Awaitable[Any]], *, reply_due: bool
 ) -> tuple[Executed, AckMessage | None]:
-    """What came of ``call`` in a transaction whose session it finds in ``context``.
+    """Execute ``call`` in a transaction whose session it finds in ``context``.
 
     An `AckMessage` out of it is a success without a reply: it is committed, and is returned to be raised after that.
     """
@@ -45,7 +45,7 @@ async def execute(
 
 
 def _body(returned: Any) -> Any:
-    """What can be kept of a reply: a bare `Response` is its body, which FastStream makes one of again."""
+    """The part of a reply that can be kept: of a bare `Response` its body, of which FastStream makes one again."""
     if type(returned) is Response and not returned.headers and returned.correlation_id is None:
         return returned.body
     return returned

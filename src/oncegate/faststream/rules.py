@@ -143,7 +143,7 @@ def place_in_order(message: Any) -> tuple[str, int | None]:
 
 
 def sent_at(message: Any) -> datetime | None:
-    """When a message was sent, by the clock of its broker or of who sent it; ``None`` where the message doesn't have that."""
+    """The time at which a message was sent, by the clock of its broker or of its sender; ``None`` where it has none."""
     raw = message.raw_message
     match broker_of(message):
         case "rabbit":

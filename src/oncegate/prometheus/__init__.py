@@ -27,7 +27,7 @@ __all__ = ["ConsumerMetrics", "MiddlewareMetrics", "ProjectionMetrics", "RelayMe
 
 
 class MiddlewareMetrics(AttemptMetrics):
-    """Counts what a middleware with these ``routes`` does: give it `observed` as its ``observe``, and this as its ``watch``.
+    """Metrics of a middleware with these ``routes``: give it `observed` as its ``observe``, and this as its ``watch``.
 
     Every label has a bounded set of values: routes' patterns and their methods, decisions, states, operations. Series that alerts
     are made of are there from the start, with 0. One for each registry: middlewares of one process share it. It works in

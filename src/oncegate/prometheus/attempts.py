@@ -8,7 +8,7 @@ from oncegate.prometheus.families import COUNTERS, GAUGES, HISTOGRAMS, OUTCOMES,
 
 
 class Families:
-    """Makes the metrics of one ``registry``, by the names of `oncegate.prometheus.families`."""
+    """The metrics of one ``registry``, made by the names of `oncegate.prometheus.families`."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
@@ -30,7 +30,7 @@ class Families:
 
 
 class AttemptMetrics(Watch):
-    """Counts what becomes of attempts. Each metric has the label of ``route``, besides that of an outcome or none."""
+    """Metrics of attempts. Each has the label of ``route``, besides that of an outcome or none."""
 
     _settled: Counter
     _seconds: Histogram

@@ -12,7 +12,7 @@ from oncegate.prometheus.families import INBOX_DECISIONS, LETTER_REASONS
 
 
 class ConsumerMetrics(AttemptMetrics):
-    """Counts what ``consumers`` do: give it to each `Subscription` as its ``watch``, and to each `Inbox`.
+    """Metrics of ``consumers``: give them to each `Subscription` as its ``watch``, and to each `Inbox`.
 
     Their series are there from the start, with 0, so that an alert sees the first event; those of a consumer that isn't named
     here begin with its first event. One for each registry. It works in prometheus-client's mode for several processes, too.

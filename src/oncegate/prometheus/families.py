@@ -14,7 +14,7 @@ CACHE_BOUNDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02
 ATTEMPT_BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900)
 
 Mode = Literal["livesum", "mostrecent", "max"]
-"""Of a gauge's values in several processes, which counts: the sum over those that live, the latest, the largest."""
+"""The value of a gauge that counts, of several processes': the sum over those that live, the latest, the largest."""
 
 
 class CounterFamily(NamedTuple):
@@ -129,7 +129,7 @@ GAUGES: Final = {
 # -- labels' values -------------------------------------------------------------------------------------------------------
 
 OPERATIONS: Final = ("claim", "extend", "complete", "release", "get")
-"""Of a cache, those that requests wait for."""
+"""Calls of a cache that requests wait for."""
 RELEASED: Final = "released"
 OUTCOMES: Final = (State.SUCCEEDED, State.FAILED, State.UNKNOWN)
 DECISIONS: Final = tuple(dict.fromkeys([*(decision.value for decision in GateDecision), *KINDS]))
@@ -137,7 +137,7 @@ OTHER: Final = "other"
 FROM_THE_START: Final = ("outcome-unknown", "cache-unavailable", "overloaded", "record-unreadable")
 """Decisions that alerts are made of (docs/deploy/alerts.yaml): a series that began at 1 would have had no increase."""
 SUBMISSIONS: Final = ("accepted", "conflict", "full", "unavailable")
-"""What can come of a submission."""
+"""Results of a submission."""
 LETTER_REASONS: Final = (
     *[decision.value for decision in DeliveryDecision if decision.action is Action.DEAD_LETTER],
     "undecodable",

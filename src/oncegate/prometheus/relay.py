@@ -6,7 +6,7 @@ from oncegate.prometheus.attempts import Families
 
 
 class RelayMetrics:
-    """Counts what a relay does: give it to a `oncegate.sql.Relay` as its ``watch``. One for each registry and relay."""
+    """Metrics of a relay: give them to a `oncegate.sql.Relay` as its ``watch``. One for each registry and relay."""
 
     def __init__(self, *, registry: CollectorRegistry = REGISTRY) -> None:
         families = Families(registry)

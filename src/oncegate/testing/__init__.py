@@ -23,4 +23,4 @@ __all__ = ["AppRecords", "CacheBehaviours", "Store"]
 
 @pytest.mark.asyncio
 class CacheBehaviours(Claims, Looking):
-    """What every cache promises, test by test; each gets the fixture ``store``."""
+    """The promises of every cache, test by test; each gets the fixture ``store``."""

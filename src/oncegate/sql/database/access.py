@@ -18,9 +18,9 @@ from oncegate.sql.database.types import DIALECTS
 Result = TypeVar("Result")
 
 CONNECT_SECONDS: Final = 15
-"""For a server to let an operator in, where the URL doesn't say otherwise: drivers wait for one that is silent for minutes."""
+"""The time for a server to let an operator in, where the URL says none: drivers wait minutes for one that is silent."""
 _CONNECT_TIMEOUTS: Final = {"psycopg": "connect_timeout", "psycopg2": "connect_timeout", "asyncpg": "timeout"}
-"""What drivers call it."""
+"""The names that drivers have for it."""
 
 
 class NotDone(Exception):

@@ -56,7 +56,7 @@ _DENIED: Final = "42501"
 """insufficient_privilege."""
 _SQLITE_BUSY: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _CLASS: Final = re.compile(r"<class '[^']*'>: ")
-"""What SQLAlchemy puts before the text of an error of asyncpg's."""
+"""The text that SQLAlchemy puts before that of an error of asyncpg's."""
 _CREATE: Final = "create it with: oncegate inbox create --database URL"
 
 
@@ -71,13 +71,13 @@ def is_denied(error: BaseException) -> bool:
 
 
 def reason_of(error: BaseException) -> str:
-    """What the database or its driver says, in one line for people: without the statement, and without classes' names."""
+    """The database's or its driver's reason, in one line for people: without the statement, and without classes' names."""
     text = str(getattr(error, "orig", None) or error).strip() or type(error).__name__
     return _CLASS.sub("", text.splitlines()[0], count=1)
 
 
 def meaning(error: Exception, table: str) -> Exception:
-    """What an error of SQLAlchemy's or of the driver's means for an inbox; ``error`` itself where it means nothing for it.
+    """The error that one of SQLAlchemy's or of the driver's means for an inbox; ``error`` itself where it means nothing for it.
 
     Of the driver's own errors only what has an SQLSTATE is known, and ``OSError``: asyncpg's attempts to connect raise those.
     """

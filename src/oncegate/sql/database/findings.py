@@ -1,4 +1,4 @@
-"""What is wrong with the tables in a database, and what its role may: a line each, for operators.
+"""Findings about a database: what is wrong with the tables, and what its role may; a line each, for operators.
 
 Each query is one that any role may ask: what a role can't read is a line of its own, never an error.
 """
@@ -23,7 +23,7 @@ _PRIVILEGES: Final = text(
 _USAGE: Final = text("SELECT has_schema_privilege(oid, 'USAGE') FROM pg_namespace WHERE nspname = :schema")
 
 Task = Mapping[str, str]
-"""What a role needs for it: the privileges, by the table's name."""
+"""The privileges that a role needs for a task, by the table's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def _role(connection: Connection) -> str:
 
 
 def _may(connection: Connection, tables: Sequence[Table], tasks: Mapping[str, Task]) -> DatabaseFinding:
-    """For what it has all that is needed, and what it lacks for the rest."""
+    """The findings about a role: what it has all privileges for, and what it lacks for the rest."""
     role = _role(connection)
     given = {table.name: privileges(connection, table) for table in tables}
     lacks = {
@@ -91,14 +91,14 @@ def _lacking(given: frozenset[str], needed: str) -> list[str]:
 
 
 def privileges(connection: Connection, table: Table) -> frozenset[str]:
-    """Those that the role has on ``table``; SQLite has no roles."""
+    """The privileges that the role has on ``table``; SQLite has no roles."""
     if connection.dialect.name != "postgresql":
         return frozenset({"SELECT", "INSERT", "UPDATE", "DELETE"})
     return frozenset(connection.scalars(_PRIVILEGES, {"name": table.name, "schema": table.schema}))
 
 
 def unreadable(connection: Connection, area: str, what: str, *tables: Table) -> list[DatabaseFinding]:
-    """That ``what`` can't be seen, where the role may not read one of ``tables``; nothing, where it may."""
+    """The finding that ``what`` can't be seen, where the role may not read one of ``tables``; nothing, where it may."""
     closed = [table.fullname for table in tables if "SELECT" not in privileges(connection, table)]
     if not closed:
         return []

@@ -29,7 +29,7 @@ _WATCHED: Final[WeakSet[Engine]] = WeakSet()
 _BETWEEN: Final = r"(?:\s|;|--[^\n]*+|/\*.*?\*/)*+"
 """Statements. Possessive: comments can be divided in exponentially many ways."""
 _END: Final = r"(?:COMMIT|END|ABORT|ROLLBACK(?!\s+(?:(?:WORK|TRANSACTION)\s+)?TO\b)|PREPARE\s+TRANSACTION)\b"
-"""Of a transaction; to go back to a savepoint is none."""
+"""The statements that end a transaction; to go back to a savepoint is none."""
 _ENDS: Final = re.compile(_BETWEEN + _END, re.IGNORECASE | re.DOTALL)
 _NEXT: Final = re.compile(
     r"""(?<!\w)e'(?:[^'\\]|\\.)*+'?|'[^']*+'?|"[^"]*+"?|(?<!\w)\$((?!\d)\w*)\$(?:.*?\$\1\$|.*)|--[^\n]*+|/\*(?:.*?\*/|.*)|;"""
@@ -38,7 +38,7 @@ _NEXT: Final = re.compile(
 )
 """A quotation, a comment, or what is behind a statement. What is not closed goes to the end: nothing is read twice."""
 _BODY: Final = re.compile(r"\bBEGIN\s+ATOMIC\b", re.IGNORECASE)
-"""Of a function, whose END is none of a transaction's."""
+"""The begin of a function's body, whose END is none of a transaction's."""
 
 _HAS_WRITTEN: Final = text("SELECT pg_current_xact_id_if_assigned() IS NOT NULL")
 WRITTEN_BEFORE: Final = (
@@ -50,12 +50,12 @@ WRITTEN_BEFORE: Final = (
 
 @dataclass(slots=True)
 class _Watched:
-    """What is known of a session's transaction."""
+    """A session's transaction, as far as it was watched."""
 
     transaction: SessionTransaction | None
     databases: list[Engine] = field(default_factory=list)
     strict: bool | None = None
-    """Of the inbox whose marker is in it; ``None`` without one."""
+    """The setting of the inbox whose marker is in it; ``None`` without one."""
     held: bool = False
     """It is not for the handler to commit."""
     committed: bool = False
@@ -105,7 +105,7 @@ def watch(session: Session) -> None:
 
 
 def hold(session: Session) -> SessionTransaction | None:
-    """From now on a commit in this transaction is refused, and a statement that ends it; the transaction."""
+    """Refuse a commit of this transaction, or a statement that ends it, from now on; the transaction."""
     watched = _watched(session)
     watched.held = True
     connection = session.connection()

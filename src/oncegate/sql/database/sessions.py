@@ -1,4 +1,4 @@
-"""What numbers, messages and markers are written in: a user's session or connection, of asyncio or not."""
+"""Sessions and connections of users, of asyncio or not, in which numbers, messages and markers are written."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar

@@ -43,11 +43,11 @@ class RecordId(_Bytes[str]):
     cache_ok = True
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> Any:
-        """As it is stored."""
+        """The id as it is stored."""
         return value if value is None or dialect.name == "sqlite" else a2b_base64(value.translate(_ID_TO_BASE64))
 
     def process_result_value(self, value: Any, dialect: Dialect) -> str | None:
-        """As `process_bind_param` was given it; no bytes at all are ``""``."""
+        """The id as `process_bind_param` was given it; no bytes at all are ``""``."""
         if not value or dialect.name == "sqlite":
             return None if value is None else str(value or "")
         spelled = b2a_base64(value, newline=False).translate(_BASE64_TO_ID).decode("ascii")
@@ -60,11 +60,11 @@ class Digest(_Bytes[bytes]):
     cache_ok = True
 
     def process_bind_param(self, value: bytes | None, dialect: Dialect) -> Any:
-        """As it is stored."""
+        """The digest as it is stored."""
         return value.hex() if value is not None and dialect.name == "sqlite" else value
 
     def process_result_value(self, value: Any, dialect: Dialect) -> bytes | None:
-        """As `process_bind_param` was given it."""
+        """The digest as `process_bind_param` was given it."""
         if value is None:
             return None
         return bytes.fromhex(value) if dialect.name == "sqlite" else bytes(value)

@@ -1,4 +1,4 @@
-"""What an inbox does beside its deliveries, while a context is entered."""
+"""An inbox's work beside its deliveries, while a context is entered."""
 
 import asyncio
 import logging

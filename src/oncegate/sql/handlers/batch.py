@@ -15,11 +15,11 @@ from oncegate.sql.handlers.transaction import Marks, execute_many
 log = logging.getLogger("oncegate.inbox")
 
 _NO_ONES_FAULT = (InboxUnavailable, InboxMisused, CommitUnknown)
-"""Of no one message: each alone would fare no better, or wait as long."""
+"""Errors that no one message has caused: each alone would fare no better, or wait as long."""
 
 
 def of_batches(inbox: Marks, maker: Maker, handler: Handler) -> Handler:
-    """Of a handler for batches: it returns for each message what was returned or kept before, or the exception."""
+    """A handler for batches: it returns for each message what was returned or kept before, or the exception."""
     session_parameter(handler)
     sessions = Sessions(maker)
 
@@ -48,7 +48,7 @@ class Batch:
         self._outcomes: list[Any] = [None] * len(payloads)
 
     def execute(self) -> list[Any]:
-        """What came of each message. Raises what `Sessions.within` raises."""
+        """Execute the batch; the outcomes, one for each message. Raises what `Sessions.within` raises."""
         numbers = range(len(self._payloads))
         if not self._are_done(numbers):
             for number in numbers:

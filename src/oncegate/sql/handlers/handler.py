@@ -22,13 +22,13 @@ Await = Callable[[Coroutine[Any, Any, bool]], bool]
 Sweep = Callable[[], Awaitable[None]]
 
 _SESSIONS: Final = (Session, AsyncSession, scoped_session, async_scoped_session)
-"""What a second parameter may be annotated with, or a base of it."""
+"""Classes that a second parameter may be annotated with, or a base of it."""
 _PATIENCE: Final = 60.0
 """Seconds for an outcome to be recorded, which takes no longer than ``record_timeout``."""
 
 
 class Sessions:
-    """Those that ``maker`` makes. What stands on them is written without asyncio, and runs in SQLAlchemy's greenlet with it."""
+    """The sessions that ``maker`` makes. Code for them is written without asyncio, and runs in SQLAlchemy's greenlet with it."""
 
     def __init__(self, maker: Maker) -> None:
         self.of_asyncio = isinstance(maker, async_sessionmaker)
@@ -46,7 +46,7 @@ class Sessions:
             return await session.run_sync(step, session)
 
     def call(self, handler: Handler, *args: Any, **kwargs: Any) -> Any:
-        """What the handler returns."""
+        """Call the handler; its result."""
         result = handler(*args, **kwargs)
         return await_only(result) if self.of_asyncio else result
 
@@ -95,7 +95,7 @@ def session_parameter(handler: Handler) -> str:
 
 
 def signature_without(handler: Handler, session: str) -> inspect.Signature:
-    """That of ``handler`` without its parameter ``session``."""
+    """The signature of ``handler`` without its parameter ``session``."""
     signature = inspect.signature(handler)
     return signature.replace(parameters=[each for each in signature.parameters.values() if each.name != session])
 
@@ -110,7 +110,7 @@ def with_session(
 
 
 def called(inbox: Marks, sessions: sessionmaker[Any], handler: Handler) -> Handler:
-    """Of a plain function."""
+    """The handler, in a transaction, of a plain function."""
     name = session_parameter(handler)
 
     def handle(*args: Any, **kwargs: Any) -> Any:
@@ -121,7 +121,7 @@ def called(inbox: Marks, sessions: sessionmaker[Any], handler: Handler) -> Handl
 
 
 def awaited(inbox: Marks, sessions: async_sessionmaker[Any], handler: Handler) -> Handler:
-    """Of a coroutine function."""
+    """The handler, in a transaction, of a coroutine function."""
     name = session_parameter(handler)
 
     async def handle(*args: Any, **kwargs: Any) -> Any:

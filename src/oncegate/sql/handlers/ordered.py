@@ -57,9 +57,9 @@ _TRIES: Final = 8
 _OF_OTHERS: Final = (NotProcessed, OutcomeUnknown, SequenceForked, SequenceInvalid, KeyReused)
 """After these the number itself hasn't failed."""
 _FOLLOWED_SECONDS: Final = 450.0
-"""For what a sweep finds; after a delivery, half of its time limit."""
+"""The time for what a sweep finds; after a delivery it is half of its time limit."""
 _NOTED_SECONDS: Final = 5.0
-"""For what is noted behind a handler's time."""
+"""The time for what is noted behind a handler's own."""
 _OVERDUE: Final = "TimeoutError: the last attempt ran into its time-out, or its process was stopped"
 
 
@@ -73,7 +73,7 @@ def in_order(inbox: Marks, sequences: SequenceWriter, maker: Maker, handler: Han
 
 
 class OrderedHandler:
-    """Applies messages by ``handler`` under ``inbox``, whose numbers ``sequences`` keeps."""
+    """The handler of messages that are applied in order under ``inbox``, whose numbers ``sequences`` keeps."""
 
     def __init__(self, inbox: Marks, sequences: SequenceWriter, sessions: Sessions, handler: Handler) -> None:
         self._inbox = inbox
@@ -281,7 +281,7 @@ class OrderedHandler:
 
     @staticmethod
     def _context(row: Any) -> DeliveryContext:
-        """What is executed, for what the handler calls."""
+        """The parked message as a delivery, for what the handler calls."""
         delivery = Delivery(None, aggregate=row.aggregate_id, sequence=row.sequence)
         return DeliveryContext(delivery, row.message or "", attempt=row.attempts + 1)
 

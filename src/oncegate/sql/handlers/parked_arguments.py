@@ -14,7 +14,7 @@ _BYTES: Final = "base64"
 
 
 class ParkedArguments:
-    """Those of ``handler``, whose parameter ``session`` is left out; each is read by its parameter's annotation."""
+    """The arguments of ``handler``, but for its ``session``; each is read by its parameter's annotation."""
 
     def __init__(self, handler: Handler, session: str) -> None:
         self._signature = signature_without(handler, session)
@@ -22,7 +22,7 @@ class ParkedArguments:
         self._adapters: dict[str, TypeAdapter[Any]] | None = None
 
     def dump(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-        """As they are stored; ``None`` for what would not come back as it is."""
+        """The arguments as they are stored; ``None`` for what would not come back as it is."""
         with suppress(Exception):  # whatever a value's own serializer raises, or its comparison
             given = self._signature.bind(*args, **kwargs).arguments
             stored = orjson.dumps({name: self._dump(name, value) for name, value in given.items()}).decode()
@@ -32,7 +32,7 @@ class ParkedArguments:
         return None
 
     def load(self, stored: str) -> dict[str, Any]:
-        """By their parameters' names. Raises `NotRetryable` for what its handler can't take any more."""
+        """The arguments by their parameters' names. Raises `NotRetryable` for what its handler can't take any more."""
         try:
             return {name: self._load(name, value) for name, value in orjson.loads(stored).items()}
         except ValueError as error:  # pydantic's, whose text quotes the payload

@@ -28,19 +28,19 @@ log = logging.getLogger("oncegate.inbox")
 
 
 class Marks(Protocol):
-    """What is needed of an `Inbox`."""
+    """The part of an `Inbox` that a transaction needs."""
 
     consumer: str
     ordered: bool
     """It keeps an order, and knows a message without a key by its number."""
     max_attempts: int
-    """At a parked message."""
+    """The attempts that a parked message has."""
 
     def mark(self, session: Session, messages: Sequence[Message]) -> list[Entry]:
         """The entries of messages whose records' ids are known."""
 
     def on_unmarked(self, count: int) -> None:
-        """So many messages without a key are executed without a marker."""
+        """Count messages without a key that are executed without a marker."""
 
 
 def is_result(returned: Any) -> bool:
@@ -73,7 +73,7 @@ def execute_many(
     call: Callable[[Sequence[int]], Sequence[Any]],
     keeps: Callable[[Any], bool] = is_result,
 ) -> list[Executed]:
-    """What came of each of ``batch``, all in one transaction; ``call`` gives the results of those with the given numbers."""
+    """Execute a ``batch`` in one transaction; ``call`` gives the results of those with the given numbers."""
     if any(inbox.consumer in each.committed for each in batch):
         raise InboxMisused(
             f"the inbox {inbox.consumer} has committed this delivery already, and would skip the rest: do all in one transaction"
@@ -146,7 +146,7 @@ def call_within(
     entries: Sequence[Entry | None],
     keeps: Callable[[Any], bool] = is_result,
 ) -> Sequence[Any]:
-    """What ``call`` returns for each of ``entries``, which are first, within their transaction; with them it is kept."""
+    """The results of ``call`` for ``entries`` that are first, kept in their transaction."""
     transaction = hold(session)
     try:
         results = call()
@@ -173,7 +173,7 @@ def commit(session: Session) -> None:
 
 
 def _raise(error: Exception) -> NoReturn:
-    """What is the database's state, and no fault of the handler's, does not count as an attempt."""
+    """Raise ``error``, as `InboxUnavailable` if the database's state is to blame: then the attempt does not count."""
     found = meaning(error, "")
     if isinstance(found, InboxUnavailable):
         raise found from error

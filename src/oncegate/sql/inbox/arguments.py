@@ -1,4 +1,4 @@
-"""What an inbox is given: choices, numbers, messages."""
+"""An inbox's arguments: choices, numbers, messages."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -22,7 +22,7 @@ _KEY_NEEDED = SubscriptionSettings(on_missing_key="reject")
 
 
 class Named(TypedDict, total=False):
-    """What names a message besides its key: the keyword arguments of `Inbox.first`, for its overloads."""
+    """The names of a message besides its key: the keyword arguments of `Inbox.first`, for its overloads."""
 
     caller: KeyText
     record: str

@@ -68,7 +68,7 @@ _BLOCK: Final[Any] = literal_column("CAST((CAST(CAST(ctid AS text) AS point))[0]
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """What is to be forgotten: markers of ``consumers`` (all of them, if none are named) that are older than ``seconds``.
+    """The age at which markers of ``consumers`` (all of them, if none are named) are forgotten, in ``seconds``.
 
     Raises ``ValueError`` for an age below 0, for one below ``redelivery_horizon`` (s; for as long a message may be delivered
     again), and for a ``batch_size`` below 1.
@@ -93,7 +93,7 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What is done: ``pruned`` markers of those ``due``, which are older than ``until``."""
+    """A cleanup's progress: ``pruned`` markers of those ``due``, which are older than ``until``."""
 
     due: int
     pruned: int
@@ -185,7 +185,7 @@ async def _drop_ranges(engine: AsyncEngine | Engine, table: Table, parts: Sequen
 
 
 async def forget_in(database: str, schema: str | None, retention: Retention, **options: Any) -> Progress:
-    """As `forget`, with its options, in the database of a URL. Raises `NotDone`."""
+    """Call `forget`, with its options, in the database of a URL. Raises `NotDone`."""
     async with connected(database) as engine:
         return await forget(engine, inbox_table(MetaData(), schema), retention, **options)
 

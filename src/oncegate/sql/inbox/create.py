@@ -8,7 +8,7 @@ from oncegate.sql.order.table import order_table, parked_table
 
 
 def tables(schema: str | None) -> list[Table]:
-    """That of markers, and those of inboxes that keep an order."""
+    """The table of markers, and those of inboxes that keep an order."""
     metadata = MetaData()
     return [make(metadata, schema) for make in (inbox_table, order_table, parked_table)]
 

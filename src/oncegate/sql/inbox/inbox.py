@@ -66,26 +66,30 @@ SyncOf = TypeVar("SyncOf", bound=Session)
 class Inbox:
     """The inbox of ``consumer``, in the table ``oncegate_inbox`` of the database that its effects are in.
 
-    ``consumer`` is a name as a `Subscription` has one, the same over all processes that share the work and for as long as
-    markers are kept. With ``aliases``, its former names, a message is marked under each of them, so that old and new processes
-    may run side by side. ``secret``, 32 bytes or more, is the `Subscription`'s: keys, callers and payloads are digested by it.
-    With a list of two, while one replaces the other, a message is marked by each. ``schema`` is where the table is, if it isn't
-    where the connection looks by itself. A result of more than ``max_result`` bytes is not kept. Another payload under a key is a
-    `KeyReused`, with ``on_mismatch = "warn"`` a duplicate that is logged. A session that uses a second database in its
-    transaction is refused, or with ``strict=False`` warned of.
-
-    `maintained` deletes markers that are older than ``retention`` (s), which is no less than ``redelivery_horizon``: for as long
-    a broker may deliver a message again. One that was sent before what was deleted, and has no marker, is `Forgotten`,
-    with ``on_forgotten = "run"`` executed.
-
-    With ``order``, a delivery brings the id of its aggregate and its number among the messages about that, and one row for
-    each aggregate stands in the place of markers: ``"latest"`` skips what a later number has overwritten, ``"contiguous"``
-    applies each number once, in their order, from ``starts_at`` on. Under `transaction` at most ``max_parked`` messages of
-    the consumer wait in the database for the number before theirs; one that fails then has ``max_attempts``.
-
-    On PostgreSQL a transaction with a marker waits ``wait_timeout`` seconds at most for a lock, that of a concurrent delivery's
-    marker first of all, and the server ends it when it stands idle for ``idle_timeout`` seconds; a session's own limits stay.
-    ``watch`` is notified of each decision, in the thread of the transaction.
+    - ``consumer``: a name as a `Subscription` has one, the same in all processes that share the work, for as long as markers
+      are kept.
+    - ``aliases``: its former names. A message is marked under each, so that old and new processes may run side by side.
+    - ``secret``: the `Subscription`'s, 32 bytes or more. While one replaces the other, with a list of two, a message is marked
+      by each.
+    - ``schema``: where the table is, if the connection doesn't look there by itself.
+    - ``max_result``: bytes of a result; a larger one is not kept.
+    - ``on_mismatch``: another payload under a used key raises `KeyReused`; with ``"warn"`` it is a duplicate, and logged.
+    - ``retention``: seconds that a marker is kept at least; `maintained` deletes older ones.
+    - ``redelivery_horizon``: seconds in which the broker may deliver a message again; no more than ``retention``.
+    - ``on_forgotten``: a message without a marker that was sent before what was deleted raises `Forgotten`; with ``"run"`` it
+      is executed.
+    - ``strict``: a session that uses a second database in its transaction is refused; with ``False`` a warning is logged.
+    - ``wait_timeout``: seconds that a transaction with a marker waits for a lock on PostgreSQL, as for a concurrent delivery's
+      marker.
+    - ``idle_timeout``: seconds after which PostgreSQL ends such a transaction that stands idle. A session's own limits stay,
+      both times.
+    - ``watch``: notified of each decision, in the thread of the transaction.
+    - ``order``: ``"latest"`` skips what a later number has overwritten; ``"contiguous"`` applies each number once, in their
+      order. A delivery then brings its aggregate's id and its number there, and one row per aggregate stands in the place of
+      markers.
+    - ``starts_at``: the first number of an aggregate that is ``"contiguous"``.
+    - ``max_parked``: messages of the consumer that wait in the database, under `transaction`, for the number before theirs.
+    - ``max_attempts``: how often a parked message is tried when its turn has come.
     """
 
     def __init__(
@@ -215,7 +219,7 @@ class Inbox:
         payloads: Sequence[Any] | None = None,
         sent_at: Sequence[datetime | None] | None = None,
     ) -> Coroutine[Any, Any, list[AsyncEntry]] | list[Entry]:
-        """As `first`, for a batch of messages by one statement: an entry for each of ``keys``, in their order.
+        """Like `first`, for a batch of messages by one statement: an entry for each of ``keys``, in their order.
 
         What stands in the batch twice is first once. Batches never wait for each other's markers in a circle, in whatever order
         their keys are. ``callers``, ``payloads`` and ``sent_at`` have one item for each key. Raises what `first` raises; a
@@ -345,7 +349,7 @@ class Inbox:
         *,
         keeps: Callable[[Any], bool] = is_result,
     ) -> Executed:
-        """As `transaction`, for a handler of a session alone; ``keeps`` chooses the results that are kept."""
+        """Like `transaction`, for a handler of a session alone; ``keeps`` chooses the results that are kept."""
         return await execute_awaited(self, sessions, handler, keeps)
 
     def measure(self, session: Session | Connection) -> InboxStats:
@@ -385,7 +389,7 @@ class Inbox:
             yield
 
     def on_unmarked(self, count: int) -> None:
-        """So many messages without a key are executed without a marker."""
+        """Count messages without a key that are executed without a marker."""
         self.unmarked += count
         self._writer.count("unmarked", count)
 
@@ -393,5 +397,5 @@ class Inbox:
         self._writer.notify(lambda watch: watch.markers_pruned(self._table.fullname, rows))
 
     def mark(self, session: Session | Connection, messages: Sequence[Message]) -> list[Entry]:
-        """As `first_many`, for messages whose records' ids are known."""
+        """Like `first_many`, for messages whose records' ids are known."""
         return self._writer.mark(session, messages)

@@ -23,7 +23,7 @@ class Marker:
     fingerprint: bytes | None
 
     def as_json(self) -> dict[str, str | int | None]:
-        """Its members."""
+        """The marker's members."""
         fingerprint = None if self.fingerprint is None else self.fingerprint.hex()
         return asdict(self) | {"received_at": self.received_at.isoformat(), "fingerprint": fingerprint}
 

@@ -1,4 +1,4 @@
-"""What is in an inbox's table: how many rows, since when, of which consumers.
+"""An inbox's table in numbers: how many rows, since when, of which consumers.
 
 Strategy. A table of markers may have hundreds of millions of rows, and no database is to read them all for a number. So only a
 small table is counted. A large one is estimated: by PostgreSQL's planner and its statistics (`ANALYZE`), by SQLite's row ids,
@@ -19,7 +19,7 @@ from oncegate.sql.marking.table import ALL_CONSUMERS, NO_MESSAGE, inbox_table
 MOST_COUNTED: Final = 100_000
 """Rows of a table that is counted, on SQLite."""
 MOST_COUNTED_BYTES: Final = 16 * 1024 * 1024
-"""Of a table that is counted, on PostgreSQL."""
+"""The largest table that is counted, on PostgreSQL."""
 _ROW_ID: Final[Any] = literal_column("rowid")
 
 
@@ -37,7 +37,7 @@ class InboxStats:
     consumers: dict[str, int | None]
 
     def as_json(self) -> dict[str, Any]:
-        """Its members."""
+        """The members of the statistics."""
         return asdict(self) | {"oldest": None if self.oldest is None else self.oldest.isoformat()}
 
 

@@ -1,1 +1,1 @@
-"""What decides about messages in a session's transaction: by markers (marker_writer), or by their numbers (sequence_writer)."""
+"""Decisions about messages in a session's transaction: by markers (marker_writer), or by their numbers (sequence_writer)."""

@@ -16,12 +16,12 @@ log = logging.getLogger("oncegate.inbox")
 
 
 Keys = Sequence[dict[str, Any]]
-"""Of the rows that a message has: parameters of `Keeping.statement`."""
+"""The rows that a message has: parameters of `Keeping.statement`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Keeping:
-    """Stores results with the rows of messages, in their transaction: ``_result``, in JSON, of ``max_result`` bytes at most."""
+    """Results stored with the rows of messages, in their transaction: ``_result``, in JSON, of ``max_result`` bytes at most."""
 
     connection: Connection
     statement: Executable

@@ -44,7 +44,7 @@ class MarkerWriter(Writer):
         return entries
 
     def _entry(self, keeping: Keeping, forms: Sequence[Message], marked: Sequence[Marked]) -> Entry:
-        """That of a message by its forms, one for each secret in use, and their markers. Raises `KeyReused`, and `Forgotten`."""
+        """The entry of a message by its forms, one for each secret in use, and their markers. Raises `KeyReused`, `Forgotten`."""
         message = forms[0]
         keys = [{"_message": form.record} for form in forms]
         if all(len(each.written) == self._names for each in marked):

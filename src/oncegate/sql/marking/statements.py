@@ -34,7 +34,7 @@ from oncegate.sql.database.types import Digest, RecordId, quoted
 from oncegate.sql.marking.table import ALL_CONSUMERS
 
 CLOCK_MARGIN: Final = timedelta(minutes=5)
-"""By which the clock of a broker, or of who sends, may differ from the database's."""
+"""The most that the clock of a broker, or of a sender, may differ from the database's."""
 STATEMENT_SECONDS: Final = 25.0
 LEAD_SECONDS: Final = 30.0
 """See above. The one is shorter by more than a database's clock may be slewed meanwhile."""
@@ -63,7 +63,7 @@ class Message:
         return self, replace(self, record=record, fingerprint=fingerprint, other=(self.record, self.fingerprint))
 
     def values(self) -> dict[str, str | None]:
-        """What is written of it, as parameters of the statement."""
+        """The message as parameters of the statement that writes it."""
         fingerprint = None if self.fingerprint is None else self.fingerprint.hex()
         sent_at = None if self.sent_at is None else _by_a_late_clock(self.sent_at)
         return {"message": self.record, "fingerprint": fingerprint, "sent_at": sent_at}
@@ -87,7 +87,7 @@ class MarkerRow(NamedTuple):
 
 
 class Marked(NamedTuple):
-    """Of a message: the names under which it has got a marker now, and the markers that were there before, under others."""
+    """A message's names under which it has got a marker now, and the markers that were there before, under others."""
 
     written: Collection[str]
     earlier: Sequence[MarkerRow]
@@ -196,7 +196,7 @@ whether that took too long; on PostgreSQL also what was there: name, null, finge
 
 
 class MarkerStatements:
-    """Those of one inbox for one dialect, for the markers under ``names``; ``limits`` are those of `limits_of`."""
+    """The statements of one inbox for one dialect, for the markers under ``names``; ``limits`` are those of `limits_of`."""
 
     def __init__(self, dialect: str, table: Table, names: Sequence[str], limits: str) -> None:
         self.names = tuple(sorted(names))

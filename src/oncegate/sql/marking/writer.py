@@ -1,4 +1,4 @@
-"""What writers of markers and of numbers have in common: the session's connection, errors, the watch."""
+"""The base of writers of markers and of numbers: the session's connection, errors, the watch."""
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +20,7 @@ log = logging.getLogger("oncegate.inbox")
 
 
 class Writer:
-    """Decides about messages in a session's transaction, by an `Inbox`'s arguments: the first of ``names`` is its own."""
+    """The decision about messages in a session's transaction, by an `Inbox`'s arguments: the first of ``names`` is its own."""
 
     def __init__(
         self,

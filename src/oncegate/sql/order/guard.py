@@ -44,7 +44,7 @@ Order = Literal["none", "latest", "contiguous"]
 
 
 class Decision(enum.Enum):
-    """What an inbox has decided about a delivery. Only ``FIRST`` is to be executed."""
+    """An inbox's decision about a delivery. Only ``FIRST`` is to be executed."""
 
     FIRST = "first"
     DUPLICATE = "duplicate"
@@ -110,7 +110,7 @@ _TAKEN_ALONG: Final = (
     " OR (applied.sequence < excluded.sequence - 1 AND EXISTS (SELECT 1 FROM {there}"
     " WHERE there.aggregate = excluded.aggregate AND there.sequence BETWEEN excluded.sequence - 1 AND excluded.sequence))"
 )
-"""Where another name has the number before. (On SQLite that one may have been advanced by this very statement.)"""
+"""The case that another name has the number before. (On SQLite that one may have been advanced by this very statement.)"""
 _READ_COLUMNS: Final = ("consumer", "sequence", "parked", "message", "fingerprint", "result")
 _COLUMNS: Final = ("consumer", "aggregate", "sequence", "parked", "message", "fingerprint")
 _TERMS: Final[dict[str, dict[str, str]]] = {
@@ -141,7 +141,7 @@ RETURNING consumer
 
 
 class Guard:
-    """That of an inbox for one dialect, for the rows under ``names``; ``limits`` are those of `limits_of`."""
+    """The guard of an inbox's order in one dialect, for the rows under ``names``; ``limits`` are those of `limits_of`."""
 
     def __init__(
         self, dialect: str, table: Table, names: Sequence[str], order: Order, starts_at: int, limits: str

@@ -48,13 +48,13 @@ _RECORDED_AGAIN: Final = 5.0
 _SHARE: Final = 16
 """A process stores a sixteenth of what is left before it counts again: others park beside it."""
 _COUNTED_SECONDS: Final = 1.0
-"""For how long a count holds."""
+"""The time for which a count holds."""
 UNENDED: Final = "its last attempt has not ended: it is at work, or its process has died"
 """The reason that operators see of one that may never get another."""
 
 
 class Parking(enum.Enum):
-    """What came of a message that was to be parked."""
+    """The answer to a message that was to be parked."""
 
     PARKED = "parked"
     """It is stored, now or before."""
@@ -86,7 +86,7 @@ ON CONFLICT (consumer, aggregate) DO UPDATE SET parked = applied.parked
 
 
 class ParkedMessages:
-    """Those of a consumer under ``names``, the first of which is its own; in a transaction of the caller's."""
+    """The parked messages of a consumer under ``names``, the first of which is its own; in a transaction of the caller's."""
 
     def __init__(self, order: Table, parked: Table, names: Sequence[str], starts_at: int, most: int) -> None:
         self.order = order
@@ -95,7 +95,7 @@ class ParkedMessages:
         self._starts_at = starts_at
         self._most = most
         self._may_store = 0
-        """So many rows may be stored before they are counted again, and until then (`time.monotonic`)."""
+        """The rows that may be stored before they are counted again; in any case at ``_count_at`` (`time.monotonic`)."""
         self._count_at = 0.0
         given = (bindparam("_before", type_=BigInteger()), bindparam("_consumer", type_=Text()))
         self._lock_statements = {
@@ -261,12 +261,12 @@ class ParkedMessages:
 
 
 def outcome_of_error(error: Exception | str) -> str:
-    """What a hook is to record of a failure for good, as it is stored."""
+    """A failure for good, stored for the hook that is to record it."""
     return orjson.dumps([State.FAILED.value, error_form(error, dead=True).decode()]).decode()
 
 
 def late_outcome(row: Row[Any]) -> LateOutcome:
-    """What a hook is to record of a row of `ParkedMessages.owed`."""
+    """The outcome that a hook is to record, of a row of `ParkedMessages.owed`."""
     state, body = orjson.loads(row.outcome)
     body = None if body is None else body.encode()
     return LateOutcome(row.message, row.fingerprint, row.submitted, State(state), body)

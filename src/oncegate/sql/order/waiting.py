@@ -46,13 +46,13 @@ class Waiting:
     reason: str | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """Its members."""
+        """The members of an aggregate that waits."""
         return asdict(self) | {"since": self.since.isoformat()}
 
 
 @dataclass(frozen=True, slots=True)
 class ParkedTotals:
-    """Of one consumer: how many aggregates wait, for how many ``messages``, and since when the oldest is parked."""
+    """A consumer's totals: how many aggregates wait, for how many ``messages``, and since when the oldest is parked."""
 
     consumer: str
     aggregates: int
@@ -152,7 +152,7 @@ class OrderTables:
 
 
 def parked_totals(connection: Connection, parked: Table, consumer: str | None = None) -> Sequence[ParkedTotals]:
-    """Of each consumer that has parked messages, or of the one that is named; the one with the oldest message first."""
+    """The totals of each consumer with parked messages, or of the one that is named; that with the oldest message first."""
     columns = parked.c
     oldest = func.min(columns.parked_at)
     query = select(columns.consumer, func.count(columns.aggregate.distinct()), func.count(), oldest)

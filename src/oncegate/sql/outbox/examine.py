@@ -1,4 +1,4 @@
-"""What keeps an outbox from being published, and an order's aggregates waiting, as far as their database shows it to a role."""
+"""Obstacles to an outbox's publication and to waiting aggregates, as far as their database shows them to a role."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -51,10 +51,10 @@ who may not read that."""
 
 
 def examine(database: str, schema: str | None, *, long: float = LONG_SECONDS) -> list[DatabaseFinding]:
-    """Of an outbox: the tables, what the role may, open transactions, what waits. The same of an inbox, an order, and
-    projections, where there are such; an outbox need not be there then. A transaction counts that is open for ``long`` (s).
+    """Findings about an outbox: the tables, what the role may, open transactions, what waits.
 
-    Raises `NotDone` where the database can't be looked at.
+    The same of an inbox, an order, and projections, where there are such; an outbox need not be there then. A transaction
+    counts that is open for ``long`` (s). Raises `NotDone` where the database can't be looked at.
     """
 
     def examined(connection: Connection) -> list[DatabaseFinding]:

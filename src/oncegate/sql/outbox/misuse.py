@@ -20,7 +20,7 @@ _HEADER_TEXT: Final = re.compile(r"[^\x00-\x1f\x7f\s]([^\x00-\x1f\x7f]*[^\x00-\x
 
 
 class OutboxMisused(NotProcessed):
-    """It is used in a way that can't hold its promise. Nothing was committed; the text says what to do."""
+    """The outbox is used in a way that can't hold its promise. Nothing was committed; the text says what to do."""
 
 
 def digest_of(aggregate: object) -> bytes:

@@ -1,4 +1,4 @@
-"""What operators see of an outbox, and do to what is in it. All raise `NotDone`."""
+"""The operators' view of an outbox, and their actions on its messages. All raise `NotDone`."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar

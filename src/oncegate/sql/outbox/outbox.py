@@ -29,14 +29,14 @@ SELECT number, statement_timestamp(), {values} FROM numbered RETURNING sequence
 
 
 class Added(NamedTuple):
-    """What a message was given: its idempotency key, and with an aggregate its number there."""
+    """A message's idempotency key, and with an aggregate its number there."""
 
     key: str
     sequence: int | None
 
 
 class MessageOptions(TypedDict, total=False):
-    """What a message may have besides its topic and its body: the keyword arguments of `Outbox.add`, for its overloads."""
+    """The keyword arguments of `Outbox.add`, for its overloads."""
 
     aggregate: str | None
     expected: int | None
@@ -90,13 +90,17 @@ class Outbox:
     ) -> Added | Coroutine[Any, Any, Added]:
         """Write a message in the session's transaction; it is published after the commit. Awaited, where the session is.
 
-        ``topic`` is the broker's queue, subject, stream or topic. ``body`` is bytes, or a str, as it is; anything else is sent as
-        JSON. ``key`` is the idempotency key of each of its publications: a random one, if none is given. With an ``aggregate``
-        the message gets its next number, and goes after those before it: until the transaction ends whoever adds
-        to the same aggregate waits. ``expected`` as for `Sequences.next`.
+        - ``topic``: the broker's queue, subject, stream or topic.
+        - ``body``: bytes or a str, sent as it is; anything else is sent as JSON.
+        - ``aggregate``: the message gets the aggregate's next number and is published after those before it. Until the
+          transaction ends, whoever else adds to the aggregate waits.
+        - ``expected``: the aggregate's version, as for `Sequences.next`.
+        - ``key``: the idempotency key of each of its publications; by default a random one.
+        - ``headers``: sent with it, beside those of oncegate.
+        - ``correlation``: the id of what the message is a part of, for logs and dead letters.
 
-        Raises `VersionConflict`, `OutboxMisused` where the message would not be in the transaction, `KeyInvalid` for a key
-        that is none, ``TypeError`` and ``ValueError`` for what else can't be sent.
+        Raises `VersionConflict`, `OutboxMisused` where the message would not be in the transaction, `KeyInvalid` for a key that
+        is none, ``TypeError`` and ``ValueError`` for what else can't be sent.
         """
         row = _row(self.name, topic, body, key, headers, correlation)
         check_expected(expected)
@@ -121,7 +125,7 @@ class Outbox:
     def _insert(
         self, connection: Connection, row: dict[str, Any], digest: bytes | None, expected: int | None
     ) -> int | None:
-        """Its number. On PostgreSQL message and number are one statement; SQLite has none that writes two tables."""
+        """Insert the message; its number. On PostgreSQL both are one statement; SQLite has none that writes two tables."""
         if digest is not None and connection.dialect.name == "postgresql":
             return self._numbering.next(connection, digest, expected, **row)
         number = None if digest is None else self._counting.next(connection, digest, expected)
@@ -164,7 +168,7 @@ def _key(key: KeyText) -> str:
 
 
 def _body(body: Any) -> tuple[bytes, str]:
-    """As bytes, with the content type of what isn't bytes. Raises ``TypeError`` for what has no JSON form."""
+    """The body as bytes, with the content type of what isn't bytes. Raises ``TypeError`` for what has no JSON form."""
     if isinstance(body, bytes | bytearray | memoryview):
         return bytes(body), ""
     if isinstance(body, str):

@@ -30,7 +30,7 @@ def is_away(error: BaseException) -> bool:
 
 
 def by_broker(broker: Any) -> Publish:
-    """By a broker of FastStream's, which is connected where it isn't yet; its consumers don't start.
+    """The function that publishes by a broker of FastStream's, which is connected where it isn't yet; its consumers don't start.
 
     Raises ``TypeError`` for what is none that confirms.
     """
@@ -49,7 +49,7 @@ def _kind_of(broker: Any) -> str:
 
 
 class _Broker:
-    """What the brokers have in common."""
+    """The base of the brokers: connects at the first message, once."""
 
     def __init__(self, broker: Any) -> None:
         self._broker = broker
@@ -72,7 +72,7 @@ class _Broker:
 
 
 class _Rabbit(_Broker):
-    """To the queue that the topic names."""
+    """RabbitMQ: to the queue that the topic names."""
 
     async def _send(self, message: OutboxMessage) -> None:
         content_type = next((value for name, value in message.headers.items() if name.lower() == "content-type"), None)
@@ -92,7 +92,7 @@ class _Rabbit(_Broker):
 
 
 class _Nats(_Broker):
-    """To a subject that a stream of JetStream has. Core NATS confirms nothing."""
+    """NATS: to a subject that a stream of JetStream has. Core NATS confirms nothing."""
 
     def __init__(self, broker: Any) -> None:
         super().__init__(broker)
@@ -113,14 +113,14 @@ class _Nats(_Broker):
 
 
 class _Redis(_Broker):
-    """To the stream that the topic names, in FastStream's form."""
+    """Redis: to the stream that the topic names, in FastStream's form."""
 
     async def _send(self, message: OutboxMessage) -> None:
         await self._broker.publish(message.body, stream=message.topic, **self._options(message))
 
 
 class _Kafka(_Broker):
-    """To a topic, with the aggregate as its key: one partition has all of an aggregate."""
+    """Kafka: to a topic, with the aggregate as its key: one partition has all of an aggregate."""
 
     async def _send(self, message: OutboxMessage) -> None:
         key = message.aggregate.encode() or None
@@ -131,7 +131,7 @@ _BY: Final[dict[str, type[_Broker]]] = {"rabbit": _Rabbit, "nats": _Nats, "redis
 
 
 class RedisStreams:
-    """To streams of a Redis by its URL; entries as docs/outbox.md has them. To be closed with `close`."""
+    """The streams of a Redis by its URL; entries as docs/outbox.md has them. To be closed with `close`."""
 
     def __init__(self, url: str, *, timeout: float = 5.0) -> None:
         self._client = stream_client(url, timeout=timeout)

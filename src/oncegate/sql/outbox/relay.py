@@ -35,15 +35,15 @@ class RelayWatch(Protocol):
     """
 
     def relayed(self, published: int, published_again: int, refused: int) -> None:
-        """So many messages were confirmed, so many of those after an earlier try whose outcome is unknown, so many refused."""
+        """The broker confirmed or refused so many messages; ``published_again`` of them may have been published before."""
 
     def backlog_measured(self, rows: int, oldest: float | None, held: int) -> None:
-        """So many rows wait, the oldest since ``oldest``, Unix time, so many because they were refused."""
+        """``rows`` messages wait, the oldest since ``oldest`` (Unix time); ``held`` of them because they were refused."""
 
 
 @dataclass(slots=True)
 class _Outcome:
-    """What came of a batch."""
+    """A batch's messages by what came of each."""
 
     confirmed: list[OutboxMessage] = field(default_factory=list)
     refused: list[RefusedMessage] = field(default_factory=list)
@@ -53,13 +53,17 @@ class _Outcome:
 
 
 class Relay:
-    """Publishes the messages of ``source``: an engine, for all outboxes of its database, an `OutboxSource` or a `TableSource`.
+    """A task that publishes the messages of ``source`` until it is stopped.
 
-    ``publish`` is a connected broker of FastStream's, or a coroutine function of an `OutboxMessage` that returns when the broker
-    has confirmed it. ``batch`` messages are taken at a time, and their confirmations awaited for ``confirm_timeout`` seconds;
-    what has none by then is published again. Where nothing waits it looks after growing pauses, ``poll`` seconds at most, and at
-    once when a session in this process has committed an `Outbox.add`. A line in the log every ``log_every`` seconds says how it
-    goes; ``watch`` is notified, too.
+    - ``source``: an engine, for all outboxes of its database, an `OutboxSource` or a `TableSource`.
+    - ``publish``: a connected broker of FastStream's, or a coroutine function of an `OutboxMessage` that returns when the
+      broker has confirmed it.
+    - ``batch``: how many messages are taken at a time.
+    - ``confirm_timeout``: seconds that a batch's confirmations are awaited; a message without one is published again.
+    - ``poll``: seconds between two looks at most, where nothing waits. A commit of `Outbox.add` in this process is seen at
+      once.
+    - ``log_every``: seconds between lines in the log that say how it goes.
+    - ``watch``: notified of the same.
     """
 
     def __init__(
@@ -168,7 +172,7 @@ class Relay:
         return len(outcome.confirmed) + len(outcome.refused)
 
     async def _published(self, messages: Sequence[OutboxMessage]) -> _Outcome:
-        """What came of each, as far as it is known in time."""
+        """Publish a batch; its outcome, as far as it is known in time."""
         lines: defaultdict[Any, list[OutboxMessage]] = defaultdict(list)
         for message in messages:
             lines[message.position if message.line is None else (message.line,)].append(message)

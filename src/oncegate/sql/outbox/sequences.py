@@ -83,7 +83,7 @@ class Sequences:
 
 
 class Counting:
-    """Counts the aggregates of ``name`` up, by statements of one dialect.
+    """The counting of aggregates of ``name``, by statements of one dialect.
 
     They are texts: SQLAlchemy compiles an ON CONFLICT of its own each time anew. ``before`` and ``behind`` make of the one that
     gives the ``number`` another that uses it, with ``parameters`` of its own.

@@ -12,7 +12,7 @@ MESSAGES: Final = "oncegate_outbox"
 CHECKPOINTS: Final = "oncegate_checkpoint"
 
 TO_ADD: Final = {MESSAGES: "INSERT, SELECT", SEQUENCES: "INSERT, SELECT, UPDATE"}
-"""What a role needs that adds messages, on each table; SELECT, since PostgreSQL gives back what was inserted."""
+"""The privileges that a role needs to add messages, on each table; SELECT, since PostgreSQL gives back what was inserted."""
 
 _ID: Final = sa.BigInteger().with_variant(sa.Integer(), "sqlite")  # where only an INTEGER is a row's id
 _WAITING: Final = sa.text("published_at IS NULL AND aggregate IS NOT NULL")
@@ -96,5 +96,5 @@ def checkpoint_table(metadata: MetaData, schema: str | None = None) -> Table:
 
 
 def all_tables(schema: str | None) -> list[Table]:
-    """Those of messages, of sequences and of checkpoints."""
+    """The tables of messages, of sequences and of checkpoints."""
     return [make(MetaData(), schema) for make in (outbox_table, sequence_table, checkpoint_table)]

@@ -12,7 +12,7 @@ _ADDED: Final = "oncegate.sql.added"
 
 
 class Wake:
-    """What a relay waits for, in the event loop that it is made in; `set` from any thread."""
+    """An event that ends a relay's pause, in the event loop that it is made in; `set` from any thread."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()

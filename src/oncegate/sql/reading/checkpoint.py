@@ -14,7 +14,7 @@ from sqlalchemy import Row
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What `oncegate_checkpoint` has of a source; ``ahead`` are positions, or first and last ones, that are published too."""
+    """A source's row in `oncegate_checkpoint`; ``ahead`` are positions, or first and last ones, that are published too."""
 
     transaction: int = 0
     position: int = 0
@@ -58,7 +58,7 @@ class TransactionOrder:
         return len(self._ahead)
 
     def load(self, checkpoint: Checkpoint) -> None:
-        """What is stored, which another relay, or an operator, may have changed."""
+        """Go on from ``checkpoint``, which another relay, or an operator, may have changed."""
         self._checkpoint = checkpoint
         self._ahead = {each for each in orjson.loads(checkpoint.ahead) if isinstance(each, int)}
 

@@ -37,15 +37,15 @@ class Window:
         self._floor = 0
         self._runs = Runs()
         self._marks: deque[tuple[float, int]] = deque()
-        """When which position was the highest that had been seen."""
+        """Times, each with the position that was the highest that had been seen then."""
         self._reached = 0
         self._began = self._seen = 0.0
         """When this reading of the window began, and when it came to the end."""
         self._is_at_end = False
         self._open: set[int] = set()
-        """What the last call gave, and nobody has confirmed."""
+        """Positions that the last call gave, and nobody has confirmed."""
         self._lowest_open = sys.maxsize
-        """Of what earlier calls gave, since the floor was left."""
+        """The lowest position of what earlier calls gave, since the floor was left."""
 
     @property
     def place(self) -> tuple[int, int]:
@@ -175,12 +175,12 @@ class Runs:
                 self._lasts.insert(at, number)
 
     def forget(self, highest: int) -> None:
-        """Those up to ``highest``."""
+        """Forget the positions up to ``highest``."""
         gone = bisect_right(self._lasts, highest)
         del self._firsts[:gone], self._lasts[:gone]
         if self._firsts:
             self._firsts[0] = max(self._firsts[0], highest + 1)
 
     def highest(self, count: int) -> list[tuple[int, int]]:
-        """So many runs, at most, with the highest ones."""
+        """The ``count`` runs, at most, with the highest positions."""
         return list(zip(self._firsts[-count:], self._lasts[-count:], strict=True))

@@ -1,1 +1,1 @@
-"""What a relay takes messages from: the outbox's table, or an append-only table of the user's."""
+"""Sources of a relay's messages: the outbox's table, or an append-only table of the user's."""

@@ -1,4 +1,4 @@
-"""What sources in a database have in common: the connection of what is taken, its limits, and on SQLite a lock."""
+"""The base of sources in a database: the connection that messages are taken by, its limits, and on SQLite a lock."""
 
 import asyncio
 import logging

@@ -99,13 +99,16 @@ _TIDY: Final = "DELETE FROM {table} WHERE id IN (SELECT id FROM {table} WHERE pu
 
 
 class OutboxSource(DatabaseSource):
-    """The messages of ``outboxes`` (of all, if none are named) in the table ``oncegate_outbox`` of ``schema``.
+    """The messages of ``outboxes`` (of all, if none are named) in the table ``oncegate_outbox``.
 
-    A message that the broker refuses is tried again after a pause, which grows from 1 s to 60 s, and what is behind it in its
-    aggregate waits; after ``attempts`` refusals it is dead, and they wait for an operator. 0: it is never given up. What is
-    confirmed is deleted, with ``keep`` (s) that much later. On PostgreSQL the rows that a relay has taken are free again after
-    ``stall_limit`` (s) in which nothing was heard of it. On SQLite one relay works at a time: the others wait until it ends,
-    by a lock on a file beside the database.
+    - ``schema``: where the table is, if the connection doesn't look there by itself.
+    - ``attempts``: refusals after which a message is dead, and an operator decides; 0: it is never given up. Until then it is
+      tried again after pauses that grow from 1 s to 60 s, and what is behind it in its aggregate waits.
+    - ``keep``: seconds after its confirmation until a message is deleted.
+    - ``stall_limit``: seconds of silence after which PostgreSQL frees the rows that a relay has taken.
+    - ``pauses``: other pauses than these.
+
+    On SQLite one relay works at a time, by a lock on a file beside the database: the others wait until it ends.
     """
 
     def __init__(
@@ -127,7 +130,7 @@ class OutboxSource(DatabaseSource):
         self._keep = keep
         self._after = os.urandom(32)  # so that several relays begin at different aggregates
         self._wide = True
-        """Of each aggregate only a few rows are taken."""
+        """Whether the next batch has only a few rows of each aggregate."""
         self._lines_first = True
 
     def _taken(self, connection: Connection, most: int) -> list[OutboxMessage]:
@@ -179,7 +182,7 @@ class OutboxSource(DatabaseSource):
 
 
 def backlog(connection: Connection, table: Table) -> OutboxBacklog:
-    """What waits in the table of outboxes."""
+    """The backlog of all outboxes in ``table``."""
     waiting = select(table.c.added_at, table.c.dead, table.c.due_at).where(table.c.published_at.is_(None))
     some = waiting.limit(MOST_COUNTED).subquery()
     is_held = some.c.dead | some.c.due_at.is_not(None)
@@ -207,7 +210,7 @@ def _messages(connection: Connection, statement: Any, **given: Any) -> list[Outb
 
 
 class _OutboxStatements:
-    """Those of one dialect. Instants are the database's; ``outboxes`` are the names whose messages are wanted, none for all."""
+    """The statements of one dialect. Instants are the database's; ``outboxes`` are those that are wanted, none for all."""
 
     def __init__(self, dialect: str, table: Table, outboxes: tuple[str, ...]) -> None:
         now = CLOCK[dialect].format(0)

@@ -1,4 +1,4 @@
-"""What a relay publishes, and from where: a message as it is published, and the protocol of sources."""
+"""A message as a relay publishes it, and the protocol of the sources that it is taken from."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -44,7 +44,7 @@ class RefusedMessage:
 
 @dataclass(frozen=True, slots=True)
 class OutboxBacklog:
-    """What waits: ``rows`` (100,000 stands for more), the ``oldest`` of them, ``held`` that are given up or were refused last."""
+    """The messages that wait: ``rows`` (100,000 stands for more), the ``oldest``, ``held`` that are given up or were refused."""
 
     rows: int
     oldest: datetime | None
@@ -52,7 +52,7 @@ class OutboxBacklog:
 
 
 class Source(Protocol):
-    """Where a relay gets messages. One relay calls it, one call after the other: `take`, then `settle` or `let_go`."""
+    """A relay's source of messages. One relay calls it, one call after the other: `take`, then `settle` or `let_go`."""
 
     name: str
 
@@ -69,7 +69,7 @@ class Source(Protocol):
         """Nothing of what was taken was published, or nobody knows. Raises nothing."""
 
     async def measure(self) -> OutboxBacklog:
-        """What waits; an opportunity to tidy up, too. Called every half a minute or so, between two batches."""
+        """Measure the backlog, and tidy up if need be. Called every half a minute or so, between two batches."""
 
     async def close(self) -> None:
         """The relay stops."""

@@ -28,22 +28,27 @@ log = logging.getLogger("oncegate.relay")
 
 
 class TableSource(DatabaseSource):
-    """The rows of ``table``, under the checkpoint ``name`` in ``oncegate_checkpoint``; one relay at a time is at work on it.
+    """The rows of an append-only table of yours, as messages; one relay at a time is at work on it.
 
-    ``message`` makes an `OutboxMessage` of a row: its topic, its body, and a key that is the same each time. ``position`` names
-    a column of integers that ascend (an identity). With ``aggregate`` and ``sequence``, columns of an id (text) and its number,
-    each aggregate is published in the order of its numbers; an index on both is read.
+    - ``table``: the table, whose rows are never changed.
+    - ``message``: a function that makes an `OutboxMessage` of a row: its topic, its body, and a key that is the same each time.
+    - ``name``: of the checkpoint in ``oncegate_checkpoint``; ``schema`` is where that table is.
+    - ``position``: a column of integers that ascend (an identity).
+    - ``transaction``: on PostgreSQL, a column of type ``xid8`` with the default ``pg_current_xact_id()``; give it and
+      ``position`` an index. ``None``, and SQLite: rows are read by their positions alone, in a window of time.
+    - ``aggregate``, ``sequence``: columns of an id (text) and its number: each aggregate is published in the order of its
+      numbers; give both an index.
+    - ``look_back``: seconds, in a window. Rows that were the last ones so long ago are read again for those that appear late:
+      what commits later than that after a higher position is lost.
+    - ``page``: rows that are read at a time, in a window.
+    - ``recent``: published positions (as runs of them) that are remembered in a window; ``kept`` of them are stored.
+    - ``kept``: by transactions, rows that are published ahead of an open one at most.
+    - ``attempts``: refusals after which a message is dead: passed, with an error in the log. 0: it is never given up.
+    - ``stall_limit``, ``pauses``: as for `OutboxSource`.
 
-    On PostgreSQL ``transaction`` names a column of type ``xid8`` with the default ``pg_current_xact_id()``; an index on it and
-    ``position`` is read. What an open transaction may still write holds up what is behind it: until the oldest one of the
-    server that has written, or is prepared, has ended, nothing is published that began after it. On SQLite, and with
-    ``transaction=None``, rows are read in the order of their positions, and for what appears late those again that were the
-    last ones ``look_back`` seconds ago, in pages of ``page`` rows: what commits later than so long after a higher position is
-    lost. ``recent`` runs of published positions are remembered, and ``kept`` of them stored; among transactions ``kept`` rows
-    are published ahead, at most.
-
-    A message that the broker refuses is tried again after a pause, which grows from 1 s to 60 s, and what is behind it in its
-    aggregate waits. After ``attempts`` refusals it is dead: passed, with an error in the log. 0: it is never given up.
+    By transactions, nothing is published that began after the server's oldest open transaction that has written, or is
+    prepared: it may still write what goes before. A message that the broker refuses is tried again after a pause, which grows
+    from 1 s to 60 s, and what is behind it in its aggregate waits.
     """
 
     def __init__(
@@ -74,7 +79,7 @@ class TableSource(DatabaseSource):
         stored = checkpoints.c
         self._checkpoint = select(stored.transaction, stored.position, stored.ahead).where(stored.source == name)
         self._refused: dict[int, tuple[int, float]] = {}
-        """By position: how often, and until when it is left alone."""
+        """Refusals by position: how often, and until when it is left alone."""
         self._window = Window(look_back, page, recent, kept)  # refuses what contradicts itself in both orders
         self._order: TransactionOrder | Window = self._window if columns.transaction is None else TransactionOrder(kept)
         self._reader = EventReader(engine.dialect.name, table, columns, self._order)
