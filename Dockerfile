@@ -17,6 +17,8 @@ RUN python -m pip install --no-cache-dir . 'mypy>=1.13' 'setuptools>=77' \
 FROM python:3.11-slim-bookworm
 COPY --from=build /opt/oncegate /opt/oncegate
 RUN useradd --system --no-create-home --shell /usr/sbin/nologin oncegate
+# /var/lib/oncegate is for ONCEGATE_CACHE=sqlite:////var/lib/oncegate/records.db: mount a volume there
+RUN install --directory --owner=oncegate --mode=0700 /var/lib/oncegate
 USER oncegate
 # In a container, loopback would be nobody's. Upstream and cache: ONCEGATE_UPSTREAM, ONCEGATE_CACHE.
 ENV PATH=/opt/oncegate/bin:$PATH PYTHONUNBUFFERED=1 ONCEGATE_HOST=0.0.0.0 ONCEGATE_PORT=8080

@@ -392,3 +392,8 @@ def _common_of_flight(retention_ms: int, own: Any, common: Any) -> tuple[bytes, 
     fixed = _FLIGHT.pack(VERSION, b"I", b"", b"", 1, retention_ms, b"A", 0)
     apart = b"{" + b"".join(_common_members(own, common))
     return fixed[_ATTEMPT_AT:], apart, crc32(apart, crc32(fixed[_RETENTION_AT:_FOUND_AT]))
+
+
+def body_begins(data: bytes) -> int:
+    """Where the body of a record begins whose first bytes are ``data``, 42 at least; at their end where there is none."""
+    return _OUTCOME_BYTES + int.from_bytes(data[38:_OUTCOME_BYTES], "big") if data[1:2] != b"I" else len(data)

@@ -10,6 +10,9 @@ from oncegate.cache.redis.url import MANY_SERVERS, REDIS_SCHEMES, either, parse_
 if TYPE_CHECKING:  # the command line's help names the schemes, and needs nothing else
     from oncegate.cache.store import Cache
 
+SQL_SCHEMES = ("sqlite", "postgresql")
+"""Those of records in a database."""
+
 log = logging.getLogger("oncegate.cache")
 
 _has_warned = False
@@ -20,10 +23,10 @@ _CALLS = ("claim", "renew", "complete", "release", "get")
 def open_cache(
     url: str, *, timeout: float = 0.5, memory_limit: int | None = None, encryption_keys: Sequence[str] = ()
 ) -> "Cache":
-    """The cache at ``url``: ``memory://``, or what `RedisCache.from_url` takes. Its connections are opened when they are needed.
+    """The cache at ``url``: ``memory://``, or what `RedisCache.from_url` takes, or ``sqlite:///FILE`` and ``postgresql://...``.
 
-    ``timeout`` (s) bounds each command to Redis, ``memory_limit`` (bytes) what is held in memory. ``encryption_keys`` encrypt
-    what is in Redis (see `RedisCache.from_url`), and change nothing in memory.
+    Its connections are opened when they are needed. ``timeout`` (s) bounds each call, ``memory_limit`` (bytes) what is held in
+    memory. ``encryption_keys`` encrypt what is in Redis or a database (see `RedisCache.from_url`), and change nothing in memory.
     Raises ``TypeError`` for no text, ``ValueError`` for a URL that can't be used, without repeating it: it may hold credentials.
     """
     if not isinstance(url, str):
@@ -45,7 +48,7 @@ def warn_of_processes() -> None:
         _has_warned = True
         log.warning(
             "%d workers, and each has a memory cache of its own: one key is executed once in each of them; "
-            "use one worker, or a cache that they share (redis://)",
+            "use one worker, or a cache that they share (sqlite:///FILE, redis://)",
             workers,
         )
 
@@ -59,7 +62,20 @@ def check_url(url: str) -> str:
         raise ValueError("memory:// takes nothing after it")
     if scheme in MANY_SERVERS:
         parse_servers_url(url)
+    elif scheme in SQL_SCHEMES:
+        _check_address(scheme, url)
     return scheme
+
+
+def _check_address(scheme: str, url: str) -> None:
+    if scheme == "sqlite":
+        from oncegate.cache.sql.sqlite.schema import SqliteAddress
+
+        SqliteAddress(url)
+    else:
+        from oncegate.cache.sql.postgresql.address import PostgresAddress
+
+        PostgresAddress(url)
 
 
 def _in_memory(_url: str, _: float, memory_limit: int | None, _keys: Sequence[str]) -> "Cache":
@@ -74,14 +90,22 @@ def _in_redis(url: str, timeout: float, _: int | None, keys: Sequence[str]) -> "
     return RedisCache.from_url(url, timeout=timeout, encryption_keys=keys)
 
 
+def _in_database(url: str, timeout: float, _: int | None, keys: Sequence[str]) -> "Cache":
+    from oncegate.cache.sql.store import SqlCache
+
+    return SqlCache.from_url(url, timeout=timeout, encryption_keys=keys)
+
+
 _STORES: dict[str, Callable[[str, float, int | None, Sequence[str]], "Cache"]] = {
     "memory": _in_memory,
     **dict.fromkeys(REDIS_SCHEMES, _in_redis),
+    **dict.fromkeys(SQL_SCHEMES, _in_database),
 }
 """Which store has which scheme: where another store is added, and all else learns of it."""
 CACHE_SCHEMES = tuple(_STORES)
 IN_PROCESS_SCHEMES = ("memory",)
 """Schemes of caches whose records are one process's own, and go with it."""
+SHARED_SCHEMES = tuple(scheme for scheme in CACHE_SCHEMES if scheme not in IN_PROCESS_SCHEMES)
 
 
 def given_cache(cache: object) -> "Cache":
@@ -99,5 +123,6 @@ def given_cache(cache: object) -> "Cache":
 
 
 _WRITE = (
-    'give its URL, "redis://..." or "memory://", or a RedisCache.from_url(...), a MemoryCache() or a Cache of your own'
+    'give its URL, "redis://...", "sqlite:///..." or "memory://", '
+    "or a RedisCache.from_url(...), a MemoryCache() or a Cache of your own"
 )

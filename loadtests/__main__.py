@@ -26,6 +26,7 @@ from loadtests import (
     plots,
     projections,
     relay,
+    sql,
 )
 from loadtests.processes import BenchError
 from loadtests.report import Results, publish
@@ -194,6 +195,17 @@ def bench_append(out: Path | None, **options: Any) -> None:
     """An append to a command stream in Redis's own time: without a number, with one, with an expected version."""
     results = append.run(**options)
     publish(results, append.tables(results), out or RESULTS / "append")
+
+
+@main.command("sql")
+@_rounds
+@_seconds
+@_quick
+@_out
+def bench_sql(out: Path | None, **options: Any) -> None:
+    """Records in SQLite and PostgreSQL: shared commits and statements, replays, bytes, several workers on one file."""
+    results = sql.run(**options)
+    publish(results, sql.tables(results), out or RESULTS / "sql")
 
 
 @main.command("all")

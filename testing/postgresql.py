@@ -4,13 +4,15 @@ import os
 import shutil
 import signal
 import subprocess
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import psycopg
 
+from oncegate.cache.sql.postgresql import statements
 from testing.fetching import fetched
 from testing.servers import Server
 
@@ -55,6 +57,11 @@ class PostgreSQLServer(Server):
             return self._folder / "server/bin"
         return Path(binaries)
 
+    @property
+    def folder(self) -> Path:
+        """Where it lives: its files are in ``data``."""
+        return self._folder
+
     def _run(self, name: str, *arguments: str) -> None:
         command = [str(self._binaries / name), *arguments]
         done = subprocess.run(command, cwd=self._folder, capture_output=True, text=True, **self._as)
@@ -80,6 +87,22 @@ class PostgreSQLServer(Server):
             process.kill()
             process.wait()
 
+    def pause(self) -> None:
+        """Let it hang with all of its processes: connections stay, nothing is answered."""
+        super().pause()
+        for child in self._processes():
+            os.kill(child, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on from `pause`."""
+        for child in self._processes():
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGCONT)
+        super().resume()
+
+    def _processes(self) -> list[int]:
+        return [int(child) for child in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()]
+
     def execute(self, statement: str, database: str = "postgres") -> list[tuple[Any, ...]]:
         """The rows of one statement, executed and committed on a connection apart from those of the code under test."""
         address = f"host=127.0.0.1 port={self.port} user=postgres dbname={database} connect_timeout=5"
@@ -96,3 +119,22 @@ class PostgreSQLServer(Server):
     def url(self, database: str, driver: str) -> str:
         """For SQLAlchemy; ``driver`` is ``asyncpg`` or ``psycopg``."""
         return f"postgresql+{driver}://postgres@127.0.0.1:{self.port}/{database}"
+
+
+class RecordsServer:
+    """A PostgreSQL server with a table of records; ``url`` is for caches."""
+
+    def __init__(self, server: PostgreSQLServer) -> None:
+        self.server = server
+        self.database = server.database()
+        server.execute(statements.TABLES, self.database)
+        self.url = f"postgresql://postgres@127.0.0.1:{server.port}/{self.database}"
+        self.start, self.stop = server.start, server.stop
+        self.pause, self.resume = server.pause, server.resume
+
+
+@contextmanager
+def records_server() -> Iterator[RecordsServer]:
+    """One for the length of a ``with``."""
+    with PostgreSQLServer() as server:
+        yield RecordsServer(server)

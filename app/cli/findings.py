@@ -89,7 +89,11 @@ def _configuration(settings: GatewaySettings) -> Lines:
 async def _cache(settings: GatewaySettings) -> Lines:
     if not settings.cache_is_shared:
         return [
-            (ADVICE, "memory:// is for one process and forgets every record at a restart; a shared Redis keeps them")
+            (
+                ADVICE,
+                "memory:// is for one process and forgets every record at a restart; "
+                "a file (sqlite:///records.db) or a shared Redis keeps them",
+            )
         ]
     where = redact(settings.cache)
     cache = create_cache(settings)

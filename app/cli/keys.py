@@ -17,8 +17,9 @@ from oncegate.app.cli.terminal import output
 from oncegate.app.cli.usage import config_file, end, json_output, run_quietly, settings_of
 from oncegate.app.operators.audit import resolved
 from oncegate.cache.errors import RecordUnreadable
+from oncegate.cache.open import SHARED_SCHEMES
 from oncegate.cache.record import State
-from oncegate.cache.redis.url import REDIS_SCHEMES, either
+from oncegate.cache.redis.url import either
 
 if TYPE_CHECKING:
     from oncegate.app.operators.pages.client import RemoteGateway
@@ -72,7 +73,7 @@ def _options(
     ``in_memory`` is the advice for records that are in no shared cache.
     """
 
-    @click.option("--cache", metavar="URL", help=f"The shared cache: {either(REDIS_SCHEMES, ', ')}.")
+    @click.option("--cache", metavar="URL", help=f"The shared cache: {either(SHARED_SCHEMES, ', ')}.")
     @click.option("--namespace", metavar="NAME", help="The namespace of the service (default: default).")
     @config_file
     @click.option("--gateway", metavar="URL", help="Ask this gateway instead; ONCEGATE_ADMIN_TOKEN is its token.")

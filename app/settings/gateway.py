@@ -51,7 +51,8 @@ class GatewaySettings(StrictSettings):
         default="memory://",
         repr=False,
         description=f"where records live: {either(CACHE_SCHEMES, ', ')}; "
-        "Sentinels are host:port,host:port/service, nodes of a cluster host:port,host:port",
+        "Sentinels are host:port,host:port/service, nodes of a cluster host:port,host:port; "
+        "sqlite:///FILE is for the processes of one machine",
     )
     host: str = Field(default="127.0.0.1", min_length=1, description="the address to listen on")
     port: Annotated[int, Field(ge=0, le=65535)] = Field(
@@ -71,7 +72,7 @@ class GatewaySettings(StrictSettings):
         default=(),
         repr=False,
         description="keys, id:base64 of 32 bytes each; the first one encrypts what is kept of responses and commands in "
-        'Redis, all decrypt; "none" as the first: nothing is encrypted yet',
+        'Redis or a database, all decrypt; "none" as the first: nothing is encrypted yet',
     )
     encryption_keys_file: str = Field(default="", description="a file with the encryption keys, a line each")
     cache_timeout: Seconds = Field(default=0.5, description="seconds for each command to the cache")
@@ -186,7 +187,9 @@ class GatewaySettings(StrictSettings):
     @model_validator(mode="after")
     def _consistent(self) -> "GatewaySettings":
         if self.workers > 1 and not self.cache_is_shared:
-            raise ValueError("workers: memory:// is for one process; set workers = 1 or a shared cache, redis://")
+            raise ValueError(
+                "workers: memory:// is for one process; set workers = 1, or a shared cache: sqlite:///records.db, redis://"
+            )
         if self.ops_port and self.ops_port == self.port:
             raise ValueError("ops_port: is the same as port; leave it out to have operations there")
         self.digests()
@@ -248,7 +251,8 @@ class GatewaySettings(StrictSettings):
     def _can_accept(self, where: str, route: Route, rules: IdempotencySettings) -> None:
         if self.cache_scheme not in REDIS_SCHEMES:
             raise ValueError(
-                f'{where}.mode: "{route.mode}" needs a Redis, which holds the command stream; set cache = "redis://..."'
+                f'{where}.mode: "{route.mode}" needs a Redis, which holds the command stream; set cache = "redis://...", '
+                "or have a queue in your database: docs/patterns/queue.md"
             )
         if route.mode == "async" and rules.on_missing_key == "run":
             raise ValueError(

@@ -2,13 +2,14 @@
 
     .venv/bin/python -m loadtests.runs.inbox --messages 20000 --way gateway
     .venv/bin/python -m loadtests.runs.inbox --messages 20000 --way rabbitmq
+    .venv/bin/python -m loadtests.runs.inbox --messages 20000 --way rabbitmq-records
 
 Ways: over HTTP to a gateway, by its Redis stream to ``oncegate worker``; or over RabbitMQ to consumers with the hook, whose
-records are in memory alone, without any Redis. The handler adds an amount to an account in PostgreSQL and checks nothing; the
-inbox stands before it (`loadtests.runs.inbox_handler`). Consumers are killed (SIGKILL), started anew, and kill themselves in
-their transactions and right behind them; PostgreSQL is crashed and started again, or loses a process, after which it restarts by
-itself. Some messages are sent twice at the same time, some again later, some are published again; of the gateway's Redis,
-records of the hook are deleted.
+records are in memory alone, or in that PostgreSQL, without any Redis. The handler adds an amount to an account in PostgreSQL
+and checks nothing; the inbox stands before it (`loadtests.runs.inbox_handler`). Consumers are killed (SIGKILL) and started
+anew, and kill themselves in their transactions and right behind them; PostgreSQL is crashed and started again, or loses a
+process, after which it restarts by itself. Some messages are sent twice at the same time, some again later, some are
+published again; of the gateway's Redis, records of the hook are deleted.
 
 The producer writes each payment into a file before it sends it. At the end the balances must be what that file adds up to.
 Prints JSON; exit code 0 where they are, 1 where not.
@@ -32,10 +33,21 @@ import psycopg
 from rich.console import Console
 from rich.progress import Progress
 
-from loadtests.runs.inbox_handler import DATABASE, DIED_AFTER, DIED_BEFORE, DIES, EXECUTED, OUTCOMES, SKIPPED
-from loadtests.runs.inbox_ways import WAYS, Way
+from loadtests.runs.inbox_handler import (
+    DATABASE,
+    DIED_AFTER,
+    DIED_BEFORE,
+    DIES,
+    EXECUTED,
+    LEASE,
+    OUTCOMES,
+    RECORDS,
+    SKIPPED,
+)
+from loadtests.runs.inbox_ways import ON_RECORDS, WAYS, Way
 from loadtests.runs.restarting import Restarting
 from loadtests.runs.starting import CONSUMERS, main, progress
+from oncegate.cache.sql.postgresql import statements
 from oncegate.sql.inbox.create import create
 from testing.command_line import ENVIRONMENT
 from testing.postgresql import PostgreSQLServer
@@ -44,7 +56,6 @@ AT_ONCE, LATER, AGAIN = 0.05, 0.05, 0.1
 """Shares of the payments that are sent twice at the same time, sent again later, and published again."""
 DATABASE_ONE_IN = 6
 """Of the shots, those at the database; every second one of these crashes it as a whole."""
-LEASE = 3.0
 BACK_WITHIN = 60.0
 POLLED_EVERY = 0.3
 """Seconds between two looks at how many payments are marked."""
@@ -128,7 +139,9 @@ class Accounts:
         self._chance = random.Random(seed)
         self._database = server.database()
         self.url = server.url(self._database, "asyncpg")
+        self.records = f"postgresql://postgres@127.0.0.1:{server.port}/{self._database}"
         create(server.url(self._database, "psycopg"), None)
+        self._execute(statements.TABLES)
         self._execute("CREATE TABLE account (id INTEGER PRIMARY KEY, balance BIGINT NOT NULL)")
         self._execute(f"INSERT INTO account SELECT id, 0 FROM generate_series(0, {accounts - 1}) AS id")
 
@@ -270,6 +283,7 @@ def perform(plan: Plan, console: Console, broker: str = "") -> Figures:
                 DATABASE: accounts.url,
                 OUTCOMES: str(outcomes),
                 DIES: str(plan.dies_one_in),
+                RECORDS: accounts.records if plan.way == ON_RECORDS else "memory://",
             }
             log = folder / "consumers.log"
             with Restarting([command] * plan.consumers, environment, log, plan.seed, preloaded=CONSUMERS) as consumers:

@@ -26,13 +26,14 @@ from oncegate import Delivery, Subscription, SubscriptionSettings
 from oncegate.middleware.consumers.begun import Begun
 from oncegate.sql import Inbox
 
-DATABASE, OUTCOMES, DIES = "RUN_DATABASE", "RUN_OUTCOMES", "RUN_DIES_ONE_IN"
-"""The variables that name the database and the file, and say in how many calls it dies once; 0: never."""
+DATABASE, OUTCOMES, DIES, RECORDS = "RUN_DATABASE", "RUN_OUTCOMES", "RUN_DIES_ONE_IN", "RUN_RECORDS"
+"""The variables that name the database and the file, say in how many calls it dies once (0: never), and name the hook's cache."""
 EXECUTED, SKIPPED, DIED_BEFORE, DIED_AFTER = "executed", "skipped", "died before COMMIT", "died after COMMIT"
 EFFECT = text("UPDATE account SET balance = balance + :amount WHERE id = :account")
 MAX_ATTEMPTS = 1000
 """Kills are no fault of the message's."""
 PREFETCH = 10
+LEASE = 3.0
 
 billing = Inbox("billing")
 _executed: ContextVar[list[bool]] = ContextVar("executed")
@@ -83,8 +84,9 @@ async def pay(payment: dict[str, Any]) -> Any:
 
 
 async def consume(url: str, name: str) -> None:
-    """Until SIGTERM. Its hook's records are in memory, and gone with the process."""
-    subscription = Subscription("billing", cache="memory://", settings=SubscriptionSettings(max_attempts=MAX_ATTEMPTS))
+    """Until SIGTERM. Its hook's records are in memory, and gone with the process, where no other cache is named."""
+    settings = SubscriptionSettings(max_attempts=MAX_ATTEMPTS, lease=LEASE)
+    subscription = Subscription("billing", cache=os.environ.get(RECORDS, "memory://"), settings=settings)
 
     async def execute(message: AbstractIncomingMessage) -> Begun:
         key = str(message.headers["Idempotency-Key"])

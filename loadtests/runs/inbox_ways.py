@@ -161,8 +161,11 @@ def over_rabbitmq(_: Path, seed: int, broker: str) -> Iterator[tuple[OverRabbitM
         yield OverRabbitMQ(url, seed), ["-m", "loadtests.runs.inbox_handler", url, QUEUE]
 
 
+ON_RECORDS = "rabbitmq-records"
+"""The hook's records are in PostgreSQL."""
 WAYS: dict[str, Callable[[Path, int, str], AbstractContextManager[tuple[Way, list[str]]]]] = {
     "gateway": over_gateway,
     "rabbitmq": over_rabbitmq,
+    ON_RECORDS: over_rabbitmq,
 }
 """The way by its name, and the command of its consumers; by a folder for logs, a seed, and the URL of a RabbitMQ, or ""."""

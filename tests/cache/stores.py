@@ -1,17 +1,25 @@
 """A cache under test with a hand on its time and on its bytes, so that no test sleeps or depends on a fast machine.
 
 The memory cache is given a clock. In Redis only one key's time matters to a test, and time passing is nothing but its
-PTTL getting shorter, so it is shortened.
+PTTL getting shorter, so it is shortened; so is a row's end in a database.
 """
 
 import os
-from typing import Protocol
+import sqlite3
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any, LiteralString, Protocol
+
+import psycopg
 
 from oncegate import testing
 from oncegate.cache.memory.store import MemoryCache
 from oncegate.cache.redis.store import RedisCache
+from oncegate.cache.sql.store import SqlCache
 from oncegate.testing.store import SLACK_MS as SLACK_MS
 from testing.groups import ClusterGroup, SentinelGroup
+from testing.postgresql import PostgreSQLServer
 from testing.servers import RedisServer
 from tests.cache.inside import entries_of
 
@@ -76,3 +84,67 @@ class RedisStore:
     def raw(self) -> bytes | None:
         data: bytes | None = self._server.command("GET", self.key)
         return data
+
+
+class SqliteStore:
+    """A file of records, and a second connection that ages its record."""
+
+    def __init__(self, path: Path, cache: SqlCache | None = None) -> None:
+        self._path = path
+        self.cache = cache or SqlCache.from_url(f"sqlite:///{path}", timeout=30)
+        self.key = f"test:{os.urandom(6).hex()}"
+
+    def _execute(self, statement: str, *arguments: object) -> list[tuple[Any, ...]]:
+        with closing(sqlite3.connect(self._path, timeout=30, isolation_level=None)) as connection:
+            return connection.execute(statement, arguments).fetchall()
+
+    def pass_time(self, milliseconds: int) -> None:
+        self._execute("UPDATE records SET ends_ms = ends_ms - ? WHERE key = ?", milliseconds, self.key)
+
+    def leave(self, milliseconds: int) -> None:
+        ends_ms = time.time_ns() // 1_000_000 + milliseconds
+        self._execute("UPDATE records SET ends_ms = ? WHERE key = ?", ends_ms, self.key)
+
+    def plant(self, data: bytes, ttl_ms: int | None) -> None:
+        ends_ms = time.time_ns() // 1_000_000 + (0 if ttl_ms is None else ttl_ms)
+        self._execute("INSERT OR REPLACE INTO records VALUES (?, ?, ?)", self.key, data, ends_ms)
+
+    def raw(self) -> bytes | None:
+        found = self._execute("SELECT data FROM records WHERE key = ?", self.key)
+        return found[0][0] if found else None
+
+
+class PostgresStore:
+    """A table of records, and a second connection that ages its record."""
+
+    def __init__(self, server: PostgreSQLServer, database: str, cache: SqlCache | None = None) -> None:
+        address = f"postgresql://postgres@127.0.0.1:{server.port}/{database}"
+        self.cache = cache or SqlCache.from_url(address, timeout=30)
+        self.key = f"test:{os.urandom(6).hex()}"
+        self._address = address
+
+    def _execute(self, statement: LiteralString, *arguments: object) -> list[tuple[Any, ...]]:
+        with psycopg.connect(self._address, autocommit=True) as connection:
+            cursor = connection.execute(statement, arguments)
+            return cursor.fetchall() if cursor.description else []
+
+    def pass_time(self, milliseconds: int) -> None:
+        self._execute("UPDATE oncegate_records SET ends_ms = ends_ms - %s WHERE key = %s", milliseconds, self.key)
+
+    def leave(self, milliseconds: int) -> None:
+        ends_ms = time.time_ns() // 1_000_000 + milliseconds
+        self._execute("UPDATE oncegate_records SET ends_ms = %s WHERE key = %s", ends_ms, self.key)
+
+    def plant(self, data: bytes, ttl_ms: int | None) -> None:
+        ends_ms = time.time_ns() // 1_000_000 + (0 if ttl_ms is None else ttl_ms)
+        self._execute(
+            "INSERT INTO oncegate_records VALUES (%s, %s, %s)"
+            " ON CONFLICT (key) DO UPDATE SET data = excluded.data, ends_ms = excluded.ends_ms",
+            self.key,
+            data,
+            ends_ms,
+        )
+
+    def raw(self) -> bytes | None:
+        found = self._execute("SELECT data FROM oncegate_records WHERE key = %s", self.key)
+        return found[0][0] if found else None

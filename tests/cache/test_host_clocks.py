@@ -5,14 +5,16 @@ Rules of docs/contract.md: R5.19.
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 
 import pytest
 
 from oncegate import CommandProcessor, IdempotencySettings
-from oncegate.cache.redis.store import RedisCache
+from oncegate.cache.open import open_cache
 from oncegate.middleware.rules.key import record_key
+from testing.postgresql import PostgreSQLServer
 from testing.records import read
 from testing.servers import RedisServer
 
@@ -53,9 +55,19 @@ asyncio.run(main())
 """
 
 
+@pytest.fixture(params=["redis", "postgresql"])
+def url(request: pytest.FixtureRequest) -> str:
+    """Of a cache with a clock of its own."""
+    if request.param == "redis":
+        redis: RedisServer = request.getfixturevalue("redis_server")
+        return redis.url
+    server: PostgreSQLServer = request.getfixturevalue("records_server")
+    return f"postgresql://postgres@127.0.0.1:{server.port}/{request.getfixturevalue('records_database')}"
+
+
 @pytest.mark.parametrize("shift", [YEARS, -YEARS], ids=["ahead", "behind"])
-async def test_a_host_s_date_decides_nothing(redis_server: RedisServer, shift: int) -> None:
-    namespace = redis_server.key("clocks").replace(":", "-")
+async def test_a_host_s_date_decides_nothing(url: str, shift: int) -> None:
+    namespace = f"clocks-{os.urandom(6).hex()}"
     begun, go_on = asyncio.Event(), asyncio.Event()
 
     async def execute(command: int) -> str:
@@ -64,7 +76,7 @@ async def test_a_host_s_date_decides_nothing(redis_server: RedisServer, shift: i
         return "here"
 
     settings = IdempotencySettings(ttl=TTL)
-    cache = RedisCache.from_url(redis_server.url, timeout=60)
+    cache = open_cache(url, timeout=60)
     pay = CommandProcessor(execute, name="pay", cache=cache, namespace=namespace, settings=settings)
     go_on.set()
     assert await pay.process(1, idempotency_key="done") == "here"
@@ -72,7 +84,7 @@ async def test_a_host_s_date_decides_nothing(redis_server: RedisServer, shift: i
     go_on.clear()
     running = asyncio.create_task(pay.process(1, idempotency_key="running"))
     await begun.wait()
-    command = [sys.executable, "-c", ELSEWHERE, redis_server.url, namespace, str(shift)]
+    command = [sys.executable, "-c", ELSEWHERE, url, namespace, str(shift)]
     done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == ["here", "in flight", "elsewhere"]

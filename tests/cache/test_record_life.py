@@ -1,6 +1,7 @@
 """A record's life in any order of events, against a model: two owners, one of them always late, and time that passes.
 
-In memory; that the scripts of Redis do the same is compared in `tests.cache.test_law`.
+In memory; that the scripts of Redis do the same is compared in `tests.cache.test_law`, that rows of a database do in
+`tests.cache.sql.test_law_over_rows`.
 """
 
 import os

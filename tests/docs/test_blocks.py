@@ -55,14 +55,16 @@ def blocks(guide: str) -> list[tuple[str, str]]:
 
 def test_no_page_has_blocks_that_nothing_runs() -> None:
     """A page with something to type or to execute is a guide, or run by tests/docs/test_patterns.py, tests/brokers/test_page.py,
-    tests/docs/test_testing_page.py, tests/foreign/test_clients_page.py or tests/test_own_backend.py.
+    tests/docs/test_testing_page.py, tests/docs/test_databases_page.py, tests/foreign/test_clients_page.py or
+    tests/test_own_backend.py.
     """
     for page in DOCS.rglob("*.md"):
         found = pages.BLOCK.findall(page.read_text("utf-8"))
         kinds = {kind or "console" for kind, block in found if kind or re.search(r"^\$ ", block, re.M)}
         if kinds & {"python", "sh", "bash", "shell", "console"}:
             assert (
-                page.stem in (*GUIDES, "brokers", "caches", "testing", "clients") or page.parent.name == "patterns"
+                page.stem in (*GUIDES, "brokers", "caches", "databases", "testing", "clients")
+                or page.parent.name == "patterns"
             ), page
 
 

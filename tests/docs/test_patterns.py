@@ -17,7 +17,7 @@ import pytest
 
 from testing import pages
 from testing.command_line import running
-from tests.docs import test_transfer
+from tests.docs import test_queue, test_transfer
 from tests.sql.projections import recipes
 
 PATTERNS = Path(__file__).parents[2] / "docs" / "patterns"
@@ -294,7 +294,9 @@ def test_every_pattern_is_in_the_table_and_has_its_trap(page: str) -> None:
 def test_every_block_that_is_no_file_runs_by_itself(page: str, tmp_path: Path) -> None:
     for kind, block in pages.BLOCK.findall((PATTERNS / f"{page}.md").read_text("utf-8")):
         assert kind == "python"
-        if not pages.FILE.match(block):
+        if file := pages.FILE.match(block):
+            (tmp_path / file[1]).write_text(block)
+        else:
             done = subprocess.run(
                 [sys.executable, "-c", block], capture_output=True, text=True, cwd=tmp_path, timeout=30
             )
@@ -303,4 +305,4 @@ def test_every_block_that_is_no_file_runs_by_itself(page: str, tmp_path: Path) -
 
 def test_every_pattern_has_its_example_run() -> None:
     used = set(re.findall(r'^@of\("([\w-]+)"\)$', Path(__file__).read_text("utf-8"), re.M))
-    assert used | {test_transfer.PAGE} | set(recipes.PAGES) == set(PAGES)
+    assert used | {test_transfer.PAGE, test_queue.PAGE} | set(recipes.PAGES) == set(PAGES)

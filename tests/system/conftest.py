@@ -5,6 +5,7 @@ Rules that differ are routes of the shared gateways (`ROUTES`), so that only fau
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,6 +15,7 @@ import pytest
 from testing.caller import Caller
 from testing.gateway import Gateway
 from testing.ledger import Ledger
+from testing.postgresql import RecordsServer, records_server
 from testing.servers import RedisServer
 from tests.system.logs import events
 from tests.system.proxy import LossyProxy
@@ -45,6 +47,36 @@ def _new_log(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]:
 def ledger() -> Iterator[Ledger]:
     with Ledger() as running:
         yield running
+
+
+class Shared(Protocol):
+    """A cache that several gateways share."""
+
+    @property
+    def url(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class SharedFile:
+    """A file of records."""
+
+    url: str
+
+
+@pytest.fixture(scope="session")
+def records_database() -> Iterator[RecordsServer]:
+    with records_server() as server:
+        yield server
+
+
+@pytest.fixture(params=["redis", "sqlite", "postgresql"])
+def shared(request: pytest.FixtureRequest, tmp_path: Path) -> Shared:
+    """One of each kind. The servers are shared among tests, so each has a namespace of its own."""
+    if request.param == "sqlite":
+        return SharedFile(f"sqlite:///{tmp_path}/records.db")
+    name = "redis_server" if request.param == "redis" else "records_database"
+    found: Shared = request.getfixturevalue(name)
+    return found
 
 
 @pytest.fixture(scope="session")

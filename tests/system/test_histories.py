@@ -6,9 +6,14 @@ Rules of docs/contract.md: R1.1, R1.2, R1.3.
 
 import asyncio
 import random
+import sqlite3
 import time
 from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from math import inf
+from pathlib import Path
+from typing import Protocol
 from uuid import uuid4
 
 import httpx
@@ -18,6 +23,7 @@ from testing.caller import BODY_MARK, CALLER_MARK, Caller, fresh_key, is_replay,
 from testing.gateway import Gateway
 from testing.histories import Answer, Execution, History, Terms, Unexplained, explain
 from testing.own_loop import OwnLoop
+from testing.postgresql import records_server
 from testing.servers import RedisServer
 from testing.upstreams import Peer, Upstream
 from tests.system.conftest import Start
@@ -202,19 +208,61 @@ KINDS = {
 }
 
 
+class CacheOfARun(Protocol):
+    """What the gateways of a run share, and what may stand still."""
+
+    @property
+    def url(self) -> str: ...
+
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+
+class LockedFile:
+    """A file of records. While it stands still somebody has its lock, as a process has that is stopped within a commit."""
+
+    def __init__(self, folder: Path) -> None:
+        self.url = f"sqlite:///{folder}/records.db"
+        self._lock: sqlite3.Connection | None = None
+
+    def pause(self) -> None:
+        """Take the lock."""
+        self._lock = sqlite3.connect(self.url.removeprefix("sqlite:///"), timeout=30, isolation_level=None)
+        self._lock.execute("BEGIN IMMEDIATE")
+
+    def resume(self) -> None:
+        """Let go of it."""
+        if self._lock is not None:
+            self._lock.close()
+
+
+@contextmanager
+def cache_of(kind: str, folder: Path) -> Iterator[CacheOfARun]:
+    """One for the length of a ``with``."""
+    if kind == "sqlite":
+        yield LockedFile(folder)
+    elif kind == "postgresql":
+        with records_server() as server:
+            yield server
+    else:
+        with RedisServer(persist=True) as redis:
+            yield redis
+
+
 class Run:
     """Clients of some gateways that are killed and stalled, and what they have got, by caller and key."""
 
     def __init__(
-        self, start: Start, redis: RedisServer, witness: Witness, seed: str, *, away: bool, retries: bool
+        self, start: Start, cache: CacheOfARun, witness: Witness, seed: str, *, away: bool, retries: bool
     ) -> None:
         self.histories: defaultdict[tuple[str, str], History] = defaultdict(History)
         self.kinds: Counter[str] = Counter()
-        # Where Redis is not made to stand still, no response is sent before its record: a slow machine must not do it either.
+        # Where the cache is not made to stand still, no response is sent before its record: a slow machine must not do it either.
         self.lease, self.cache_timeout = (1.0, 0.3) if away else (6.0, 2.0)
         self.terms = Terms(self.lease, retries_unknown=retries, records_first=not away)
         self._start = start
-        self._redis = redis
+        self._cache = cache
         self._witness = witness
         self._chance = random.Random(seed)
         self._namespace = uuid4().hex
@@ -224,7 +272,7 @@ class Run:
         rules = {"lease": self.lease, "on_unknown": "retry" if self.terms.retries_unknown else "refuse"}
         return self._start(
             self._witness.url,
-            self._redis.url,
+            self._cache.url,
             namespace=self._namespace,
             cache_timeout=self.cache_timeout,
             idempotency=rules,
@@ -289,9 +337,9 @@ class Run:
         gateway.resume()
 
     async def _leave(self, _: list[Gateway]) -> None:
-        self._redis.pause()
+        self._cache.pause()
         await asyncio.sleep(self._chance.choice([0.2, self.lease * 1.5]))
-        self._redis.resume()
+        self._cache.resume()
 
     def check(self) -> None:
         """Raises `Unexplained`."""
@@ -305,20 +353,28 @@ class Run:
                 raise Unexplained("\n".join([f"{who}: {error}", *lines])) from None
 
 
-async def run(start: Start, seed: str, *, away: bool, retries: bool, keys: int, faults: int) -> Counter[str]:
+async def run(
+    start: Start, kind: str, folder: Path, *, away: bool, retries: bool, keys: int, faults: int
+) -> Counter[str]:
     """The kinds of answers in a run that is explained. Raises `Unexplained`."""
-    with RedisServer(persist=True) as redis, Witness(seed) as witness:
+    seed = f"{keys} {away} {retries}"
+    with cache_of(kind, folder) as cache, Witness(seed) as witness:
         async with Caller() as caller:
-            made = Run(start, redis, witness, seed, away=away, retries=retries)
+            made = Run(start, cache, witness, seed, away=away, retries=retries)
             await made.go(caller, keys, faults)
         made.check()
     return made.kinds
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("away", "retries"), [(False, False), (True, True)])
-async def test_what_was_seen_in_a_run_with_kills_is_explained(start: Start, away: bool, retries: bool) -> None:
-    kinds = await run(start, f"small {away} {retries}", away=away, retries=retries, keys=4, faults=4)
+@pytest.mark.parametrize(
+    ("cache", "away", "retries"),
+    [("redis", False, False), ("redis", True, True), ("sqlite", True, True), ("postgresql", True, True)],
+)
+async def test_what_was_seen_in_a_run_with_kills_is_explained(
+    start: Start, tmp_path: Path, cache: str, away: bool, retries: bool
+) -> None:
+    kinds = await run(start, cache, tmp_path, away=away, retries=retries, keys=4, faults=4)
     assert kinds.keys() >= {"executed", "replayed"}
 
 
@@ -326,6 +382,9 @@ async def test_what_was_seen_in_a_run_with_kills_is_explained(start: Start, away
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("retries", [False, True])
 @pytest.mark.parametrize("away", [False, True])
-async def test_what_was_seen_in_a_long_run_with_kills_is_explained(start: Start, away: bool, retries: bool) -> None:
-    kinds = await run(start, f"large {away} {retries}", away=away, retries=retries, keys=60, faults=60)
+@pytest.mark.parametrize("cache", ["redis", "sqlite", "postgresql"])
+async def test_what_was_seen_in_a_long_run_with_kills_is_explained(
+    start: Start, tmp_path: Path, cache: str, away: bool, retries: bool
+) -> None:
+    kinds = await run(start, cache, tmp_path, away=away, retries=retries, keys=60, faults=60)
     assert kinds.keys() >= {"executed", "replayed", "in-flight", "reused", "failed", "none"}

@@ -16,9 +16,8 @@ import pytest
 from testing.caller import Caller, fresh_key, is_replay, slug, until_answer
 from testing.gateway import DEADLINE, Gateway
 from testing.ledger import Ledger, Reply
-from testing.servers import RedisServer
 from testing.waiting import until
-from tests.system.conftest import Start
+from tests.system.conftest import Shared, Start
 from tests.system.records import is_in_flight, only
 
 LEASE = 5.0
@@ -28,21 +27,19 @@ PENDING = ("in-flight", "cache-unavailable")
 RETRY = "/retry-unknown/payments"
 
 
-def pair(start: Start, redis_server: RedisServer, *upstreams: str, **settings: Any) -> tuple[str, list[Gateway]]:
+def pair(start: Start, shared: Shared, *upstreams: str, **settings: Any) -> tuple[str, list[Gateway]]:
     """A namespace and a gateway on it for each upstream."""
     namespace = f"leases-{uuid4().hex}"
     settings = {"cache_timeout": 1.6, "idempotency": {"lease": LEASE}} | settings
     routes = [{"path": "/retry-unknown/*", "on_unknown": "retry"}]
-    gateways = [
-        start(upstream, redis_server.url, namespace=namespace, routes=routes, **settings) for upstream in upstreams
-    ]
+    gateways = [start(upstream, shared.url, namespace=namespace, routes=routes, **settings) for upstream in upstreams]
     return namespace, [gateway.ready() for gateway in gateways]
 
 
 async def test_a_request_longer_than_its_lease_stays_in_flight_and_is_recorded(
-    start: Start, ledger: Ledger, redis_server: RedisServer, caller: Caller
+    start: Start, ledger: Ledger, shared: Shared, caller: Caller
 ) -> None:
-    _, (one, other) = pair(start, redis_server, ledger.url, ledger.url)
+    _, (one, other) = pair(start, shared, ledger.url, ledger.url)
     key = fresh_key()
     async with caller.held(ledger, one, key, RETRY) as (first, gate):
         over = time.monotonic() + 1.5 * LEASE
@@ -58,9 +55,9 @@ async def test_a_request_longer_than_its_lease_stays_in_flight_and_is_recorded(
 
 @pytest.mark.parametrize("path", ["/payments", RETRY])
 async def test_the_attempt_of_a_killed_gateway_is_in_flight_until_its_lease_lapses_then_unknown(
-    start: Start, ledger: Ledger, redis_server: RedisServer, caller: Caller, path: str
+    start: Start, ledger: Ledger, shared: Shared, caller: Caller, path: str
 ) -> None:
-    namespace, (doomed, survivor) = pair(start, redis_server, ledger.url, ledger.url)
+    namespace, (doomed, survivor) = pair(start, shared, ledger.url, ledger.url)
     key = fresh_key()
     async with caller.held(ledger, doomed, key, path, then=Reply(201)) as (first, _):
         doomed.kill()
@@ -69,7 +66,7 @@ async def test_the_attempt_of_a_killed_gateway_is_in_flight_until_its_lease_laps
         met_in_flight = False
         while True:
             answer = await caller.post(survivor, key, path)
-            found = only(redis_server.url, namespace)
+            found = only(shared.url, namespace)
             if slug(answer) not in PENDING:
                 break
             met_in_flight |= slug(answer) == "in-flight"
@@ -87,9 +84,9 @@ async def test_the_attempt_of_a_killed_gateway_is_in_flight_until_its_lease_laps
 
 
 async def test_of_those_who_wait_for_a_gateway_that_is_killed_one_makes_the_next_attempt(
-    start: Start, ledger: Ledger, redis_server: RedisServer, caller: Caller
+    start: Start, ledger: Ledger, shared: Shared, caller: Caller
 ) -> None:
-    _, (doomed, *survivors) = pair(start, redis_server, ledger.url, ledger.url, ledger.url)
+    _, (doomed, *survivors) = pair(start, shared, ledger.url, ledger.url, ledger.url)
     key = fresh_key()
     async with caller.held(ledger, doomed, key, RETRY, then=Reply(201)) as (first, _):
         waiting = [caller.send(survivors[number % 2], key, RETRY, wait=30) for number in range(20)]
@@ -104,9 +101,9 @@ async def test_of_those_who_wait_for_a_gateway_that_is_killed_one_makes_the_next
 
 
 async def test_a_gateway_that_stalls_past_its_lease_does_not_overwrite_its_successors_result(
-    start: Start, ledger: Ledger, redis_server: RedisServer, caller: Caller
+    start: Start, ledger: Ledger, shared: Shared, caller: Caller
 ) -> None:
-    _, (stalled, successor) = pair(start, redis_server, ledger.url, ledger.url)
+    _, (stalled, successor) = pair(start, shared, ledger.url, ledger.url)
     key = fresh_key()
     async with caller.held(ledger, stalled, key, RETRY, then=Reply(201)) as (first, gate):
         stalled.stall()
@@ -126,9 +123,9 @@ async def test_a_gateway_that_stalls_past_its_lease_does_not_overwrite_its_succe
 
 
 async def test_a_stalled_gateway_whose_successor_is_still_executing_does_not_complete_in_its_place(
-    start: Start, ledger: Ledger, redis_server: RedisServer, caller: Caller
+    start: Start, ledger: Ledger, shared: Shared, caller: Caller
 ) -> None:
-    _, (stalled, successor) = pair(start, redis_server, ledger.url, ledger.url)
+    _, (stalled, successor) = pair(start, shared, ledger.url, ledger.url)
     key = fresh_key()
     with ledger.gate() as first_gate, ledger.gate() as second_gate:
         ledger.answer(key, Reply(gate=first_gate), Reply(gate=second_gate))
@@ -189,15 +186,15 @@ class Door:
 
 
 async def test_a_gateway_that_stalls_between_claim_and_first_byte_sends_nothing_beside_its_successor(
-    start: Start, ledger: Ledger, redis_server: RedisServer, caller: Caller
+    start: Start, ledger: Ledger, shared: Shared, caller: Caller
 ) -> None:
     key = fresh_key()
     with Door() as door:
         namespace, (stalled, successor) = pair(
-            start, redis_server, door.url, ledger.url, idempotency={"lease": 3}, cache_timeout=1
+            start, shared, door.url, ledger.url, idempotency={"lease": 3}, cache_timeout=1
         )
         first = caller.send(stalled, key, RETRY)
-        await until(lambda: is_in_flight(redis_server.url, namespace), "the claim is made")
+        await until(lambda: is_in_flight(shared.url, namespace), "the claim is made")
         await until(door.is_approached, "the upstream is being connected to")
         stalled.stall()
         second = await caller.settled(successor, key, RETRY)
@@ -220,14 +217,14 @@ async def test_a_gateway_that_stalls_between_claim_and_first_byte_sends_nothing_
 
 @pytest.mark.parametrize(("ttl", "other_ttl"), [(600.0, 86400.0), (86400.0, 2.0)])
 async def test_a_gateway_with_a_short_lease_does_not_steal_the_live_claim_of_one_with_a_long_lease(
-    start: Start, ledger: Ledger, redis_server: RedisServer, caller: Caller, ttl: float, other_ttl: float
+    start: Start, ledger: Ledger, shared: Shared, caller: Caller, ttl: float, other_ttl: float
 ) -> None:
     namespace = f"leases-{uuid4().hex}"
     # Neither's own lease and retention say anything about the other's records.
     long = {"lease": 60, "ttl": ttl, "on_unknown": "retry"}
     short = {"lease": 3, "ttl": other_ttl, "on_unknown": "retry"}
     gateways = [
-        start(ledger.url, redis_server.url, namespace=namespace, cache_timeout=1, idempotency=rules)
+        start(ledger.url, shared.url, namespace=namespace, cache_timeout=1, idempotency=rules)
         for rules in (long, short)
     ]
     owner, thief = [gateway.ready() for gateway in gateways]
@@ -242,5 +239,5 @@ async def test_a_gateway_with_a_short_lease_does_not_steal_the_live_claim_of_one
     await caller.meets_replay(thief, key, of=answer)
     assert ledger.attempts(key) == ["1"]
     assert (
-        60_000 < only(redis_server.url, namespace).remaining_ms <= ttl * 1000
+        60_000 < only(shared.url, namespace).remaining_ms <= ttl * 1000
     )  # kept for as long as the gateway that executed it said, not the one that asked

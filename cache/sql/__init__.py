@@ -1,0 +1,1 @@
+"""Records as rows of a database that compares and swaps them: SQLite, for the processes of one machine, and PostgreSQL."""

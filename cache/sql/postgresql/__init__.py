@@ -1,0 +1,1 @@
+"""Records in PostgreSQL, 13 or newer, by asyncpg."""

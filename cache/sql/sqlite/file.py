@@ -1,0 +1,423 @@
+"""One process's hold on a file of records: a thread that writes, and what its event loops read by.
+
+Strategy. SQLite lets one transaction write at a time, and a commit waits for the disk. So one thread of a process writes, on its
+own connection: all swaps that wait when it comes round are one transaction, one commit, and one wake-up of each event loop. Other
+processes of the machine take turns by the file's lock. SQLite's own waiting for it grows to pauses of 100 ms, and whoever pauses
+is passed by: so the lock is tried each half millisecond, which keeps the turns short and even.
+
+No connection crosses a fork: SQLite's locks are a process's own, and closing an inherited connection would drop its parent's.
+"""
+
+import asyncio
+import logging
+import os
+import sqlite3
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from time import monotonic, sleep
+from typing import Any, Final, NamedTuple
+
+from oncegate.cache.errors import CacheError, CacheFull, CacheRefused, CacheUnavailable, CacheUnsupported
+from oncegate.cache.sql.rows import HEAD_BYTES, Expected, Found, Read, Reply, Row, Step, Swap
+from oncegate.cache.sql.sqlite.clock import SteadyClock
+from oncegate.cache.sql.sqlite.schema import SqliteAddress, create, prepare, remote_file_system
+
+log = logging.getLogger("oncegate.cache")
+
+LEAST_FREE_BYTES: Final = 64 * 1024 * 1024
+"""Free space below which no new key is taken, so that outcomes still have room."""
+MOST_WAITING: Final = 10_000
+"""Steps that wait for the thread. More of them come only while the lock is not to be had; those callers have left by then."""
+_LOCK_PAUSE: Final = 0.0005
+_IDLE: Final = 1.0
+"""Seconds after which a thread with nothing to do sweeps, and looks whether the file is still the same one."""
+_STEP: Final = 32
+"""Rows that are over, and that one commit removes at most besides: a burst of them is not paid for by one caller."""
+_IDLE_STEP: Final = 500
+_MOST_SWAPS: Final = 512
+
+_FIND: Final = "SELECT data, ends_ms FROM records WHERE key = ?"
+_PUT: Final = (
+    "INSERT INTO records VALUES (?, ?, ?)"
+    " ON CONFLICT (key) DO UPDATE SET data = excluded.data, ends_ms = excluded.ends_ms WHERE records.ends_ms <= ?"
+)
+_HEAD: Final = f"key = ? AND ends_ms > ? AND substr(data, 1, {HEAD_BYTES}) = ?"
+_WHOLE: Final = "key = ? AND ends_ms > ? AND data = ? AND ends_ms = ?"
+_SWEEP: Final = "DELETE FROM records WHERE key IN (SELECT key FROM records WHERE ends_ms <= ? LIMIT ?)"
+
+Look = Callable[[sqlite3.Connection, int], Any]
+"""What is read besides the rows of single keys: on the connection, at an instant."""
+
+
+class _Job(NamedTuple):
+    """A step or a look, and whom its reply goes to."""
+
+    step: "Step | Look"
+    then: Callable[[Any], None]
+    loop: asyncio.AbstractEventLoop
+
+
+_files: "weakref.WeakSet[SqliteFile]" = weakref.WeakSet()
+_left: list[Any] = []
+"""Connections of the process that this one was forked from: kept, since to let go of them would close them."""
+
+
+class SqliteFile:
+    """The file at ``address``, for one process. It is opened when it is first used."""
+
+    def __init__(self, address: SqliteAddress, timeout: float, clock: SteadyClock) -> None:
+        self.address = address
+        self.clock = clock
+        self.generation = 0
+        """Changes with each connection that is opened or closed: what a loop reads by must be of the same one."""
+        self.readers: list[sqlite3.Connection] = []
+        """What the event loops read by."""
+        self._timeout = timeout
+        self._connection: sqlite3.Connection | None = None
+        self._inode: tuple[int, int] = (0, 0)
+        self._had_room = True
+        self._room_until = 0.0
+        self._begin()
+        _files.add(self)
+
+    def _begin(self) -> None:
+        self._waiting: deque[_Job] = deque()
+        self._wake = threading.Event()
+        self._starting = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._is_closing = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a connection, so that the file has its tables."""
+        return self._connection is not None
+
+    def put(self, step: "Step | Look", then: Callable[[Any], None], loop: asyncio.AbstractEventLoop) -> None:
+        """Carry out ``step`` in the thread; ``then`` is called in ``loop``."""
+        if len(self._waiting) >= MOST_WAITING:
+            loop.call_soon(then, CacheUnavailable("too much waits for the file of records"))
+            return
+        self._waiting.append(_Job(step, then, loop))
+        if self._thread is None or self._is_closing:
+            self._start()
+        self._wake.set()
+
+    def _start(self) -> None:
+        with self._starting:
+            self._is_closing = False
+            if self._thread is None:
+                self._thread = threading.Thread(target=_work, args=(weakref.ref(self), self._wake), daemon=True)
+                self._thread.name = "oncegate-sqlite"
+                self._thread.start()
+
+    def close(self) -> None:
+        """End the thread, and with it the connection; what comes after it begins anew. It waits for the thread for a time-out."""
+        thread = self._thread
+        self._is_closing = True
+        self._wake.set()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(self._timeout)
+
+    def forget(self) -> None:
+        """This process was forked: nothing of its parent's is used, and nothing of it closed."""
+        _left.append((self._connection, self.readers, self._waiting, self._thread))
+        self._connection, self.readers = None, []
+        self.generation += 1
+        self._begin()
+
+    # -- in the thread ------------------------------------------------------------------------------------------------
+
+    def serve(self) -> bool:
+        """Carry out what waits. False: the thread is to end."""
+        if self._is_closing and self._ends():
+            return False
+        jobs = self._take()
+        if not jobs:
+            self._idle()
+            return True
+        swaps = [job for job in jobs if isinstance(job.step, Swap)]
+        self._read([job for job in jobs if not isinstance(job.step, Swap)])
+        if swaps:
+            self._write(swaps)
+        if self._waiting:  # more than go at once
+            self._wake.set()
+        return True
+
+    def _ends(self) -> bool:
+        with (
+            self._starting
+        ):  # so that a job put meanwhile finds this thread or starts another one, and there are never two
+            if not self._is_closing or self._waiting:
+                return False
+            self._disconnect()
+            self._thread = None
+            return True
+
+    def _take(self) -> list[_Job]:
+        waiting = self._waiting
+        return [waiting.popleft() for _ in range(min(len(waiting), _MOST_SWAPS))]
+
+    def _idle(self) -> None:
+        try:
+            connection = self._connection
+            if connection is None:
+                return
+            if not self._is_same_file():
+                log.error("the file of records was removed or replaced while it was in use: %s", self.address.path)
+                self._disconnect()
+                return
+            now_ms = self.clock.now_ms()
+            if connection.execute("SELECT 1 FROM records WHERE ends_ms <= ? LIMIT 1", (now_ms,)).fetchone():
+                connection.execute("BEGIN IMMEDIATE")
+                with _committed(connection):
+                    connection.execute(_SWEEP, (now_ms, _IDLE_STEP))
+                self._wake.set()  # there may be more
+        except (sqlite3.Error, OSError) as error:
+            self._failed(error)
+
+    def _open(self) -> sqlite3.Connection:
+        if self._connection is not None and self._is_same_file():
+            return self._connection
+        self._disconnect()
+        prepare(self.address)
+        connection = self._connect()
+        try:
+            ends = monotonic() + self._timeout
+            (mode,) = self._locked(connection, "PRAGMA journal_mode = WAL", ends).fetchone()
+            if mode != "wal":
+                raise CacheRefused("SQLite keeps no write-ahead log there: put the file on a local disk")
+            connection.execute(f"PRAGMA synchronous = {self.address.synchronous}")
+            self._locked(connection, "BEGIN IMMEDIATE", ends)
+            create(connection, self.address)
+            connection.execute("COMMIT")
+        except BaseException:
+            connection.close()
+            raise
+        self._inode = _inode(self.address)
+        self._connection = connection
+        self.generation += 1
+        return connection
+
+    def _connect(self) -> sqlite3.Connection:
+        return sqlite3.connect(self.address.path, timeout=0, isolation_level=None, check_same_thread=False)
+
+    def _is_same_file(self) -> bool:
+        try:
+            return _inode(self.address) == self._inode
+        except FileNotFoundError:
+            return False
+
+    def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self.generation += 1
+            connection.close()
+
+    def _locked(self, connection: sqlite3.Connection, statement: str, ends: float) -> sqlite3.Cursor:
+        """The statement's result, once the lock that it takes is free."""
+        while True:
+            try:
+                return connection.execute(statement)
+            except sqlite3.OperationalError as error:
+                if not _is_busy(error) or monotonic() >= ends:
+                    raise
+            if any(not isinstance(job.step, Swap) for job in self._waiting) and self._connection is not None:
+                self._read_beside()
+            sleep(_LOCK_PAUSE)
+
+    def _read_beside(self) -> None:
+        """What only reads needs no lock: it doesn't wait behind what does."""
+        jobs = self._take()
+        self._read([job for job in jobs if not isinstance(job.step, Swap)])
+        self._waiting.extendleft(reversed([job for job in jobs if isinstance(job.step, Swap)]))
+
+    def _read(self, jobs: Sequence[_Job]) -> None:
+        if jobs:
+            replies: list[Any] = []
+            for job in jobs:
+                try:
+                    replies.append(self._looked(job.step))
+                except Exception as error:  # noqa: BLE001 - whatever it is: who waits would wait for ever
+                    failed = self._failed(error)
+                    replies.append(_unavailable(failed) if isinstance(job.step, Read) else failed)
+            _deliver(jobs, replies)
+
+    def _looked(self, step: "Step | Look") -> Any:
+        connection = self._open()
+        now_ms = self.clock.now_after(_instant(connection))
+        if isinstance(step, Read | Swap):
+            return _find(connection, step.key, now_ms)
+        return step(connection, now_ms)
+
+    def _write(self, jobs: Sequence[_Job]) -> None:
+        replies: Sequence[Reply]
+        try:
+            connection = self._open()
+            self._locked(connection, "BEGIN IMMEDIATE", monotonic() + self._timeout)
+            with _committed(connection):
+                replies = self._swap_all(connection, [job.step for job in jobs if isinstance(job.step, Swap)])
+        except Exception as error:  # noqa: BLE001 - whatever it is: who waits would wait for ever
+            replies = [_unavailable(self._failed(error))] * len(jobs)
+        _deliver(jobs, replies)
+
+    def _swap_all(self, connection: sqlite3.Connection, swaps: Sequence[Swap]) -> list[Reply]:
+        known_ms = _instant(connection)
+        now_ms = self.clock.now_after(known_ms)
+        replies: list[Reply] = []
+        for swap in swaps:
+            # Only a claim has an instant.
+            if swap.until_ms and now_ms > swap.until_ms:
+                replies.append(_find(connection, swap.key, now_ms))
+            elif swap.until_ms and swap.expected is not Expected.WHOLE and not self._has_room():
+                row = _find(connection, swap.key, now_ms)
+                full = CacheFull(f"less than {LEAST_FREE_BYTES >> 20} MiB are free for the file of records")
+                replies.append(row if row.row is not None and row.row.remaining_ms > 0 else full)
+            elif _swap(connection, swap, now_ms):
+                replies.append(Found(True, None, now_ms))
+            else:
+                replies.append(_find(connection, swap.key, now_ms))
+        if now_ms > known_ms:
+            connection.execute("UPDATE clock SET instant_ms = ?", (now_ms,))
+        connection.execute(_SWEEP, (now_ms, _STEP))
+        return replies
+
+    def _has_room(self) -> bool:
+        now = monotonic()
+        if now >= self._room_until:
+            free = os.statvfs(self.address.path.parent)
+            self._had_room = free.f_bavail * free.f_frsize >= LEAST_FREE_BYTES
+            self._room_until = now + _IDLE / 2
+        return self._had_room
+
+    def _failed(self, error: Exception) -> CacheError:
+        """What stands for ``error``: nothing was made."""
+        if isinstance(error, CacheError):
+            return error
+        if isinstance(error, OSError):
+            return CacheUnavailable(f"the file of records can't be used: {error.strerror or type(error).__name__}")
+        if not isinstance(error, sqlite3.Error):
+            log.error("the file of records: an unexpected error", exc_info=error)
+        name = getattr(error, "sqlite_errorname", "") or type(error).__name__
+        if _is_busy(error):
+            return CacheUnavailable("another process holds the lock of the file of records for too long")
+        if name.startswith("SQLITE_READONLY"):
+            return CacheRefused("the file of records can't be written to: look at its owner and mode, and its folder's")
+        # Whatever else it is may be the connection's: the next call opens another one.
+        self._disconnect()
+        if name == "SQLITE_FULL":
+            return CacheFull("the disk is full")
+        if name == "SQLITE_NOTADB" or name.startswith("SQLITE_CORRUPT"):
+            return CacheUnsupported("the file of records is damaged: move it away, and restore it from a backup")
+        return CacheUnavailable(f"SQLite failed: {name}")
+
+    def check(self, connection: sqlite3.Connection, now_ms: int) -> list[str]:  # noqa: ARG002 - it is a `Look`
+        """Advice to the operator about the file."""
+        advice = []
+        kind = remote_file_system(self.address.path)
+        if kind:
+            advice.append(
+                f"the file of records is on a network file system ({kind}), whose locks may not hold: use a local disk"
+            )
+        if not self._has_room():
+            advice.append(
+                f"less than {LEAST_FREE_BYTES >> 20} MiB are free for the file of records: new keys are refused"
+            )
+        return advice
+
+
+def _work(file: "weakref.ref[SqliteFile]", wake: threading.Event) -> None:
+    goes_on = True
+    while goes_on:
+        wake.wait(_IDLE)
+        wake.clear()
+        held = file()
+        if held is None:
+            return
+        try:
+            goes_on = held.serve()
+        except Exception:
+            log.exception("the thread that writes records goes on")
+        del held  # the file may be let go of while this waits
+
+
+@contextmanager
+def _committed(connection: sqlite3.Connection) -> Iterator[None]:
+    """Ends a transaction that is under way."""
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _unavailable(error: CacheError) -> CacheUnavailable:
+    """The same for a call: it may be made again, once somebody has done something about it."""
+    return error if isinstance(error, CacheUnavailable) else CacheRefused(str(error))
+
+
+def _swap(connection: sqlite3.Connection, swap: Swap, now_ms: int) -> bool:
+    key, ends_ms = swap.key, now_ms + swap.ttl_ms
+    if swap.expected in (Expected.NOTHING, Expected.GONE):
+        return connection.execute(_PUT, (key, swap.data, ends_ms, now_ms)).rowcount == 1
+    is_whole = swap.expected is Expected.WHOLE
+    where = _WHOLE if is_whole else _HEAD
+    held = (key, now_ms, swap.held, swap.ends_ms) if is_whole else (key, now_ms, swap.held)
+    if not swap.ttl_ms:
+        cursor = connection.execute(f"DELETE FROM records WHERE {where}", held)  # noqa: S608 - a constant
+    elif swap.data is None:
+        cursor = connection.execute(f"UPDATE records SET ends_ms = ? WHERE {where}", (ends_ms, *held))  # noqa: S608
+    else:
+        values = (swap.data, ends_ms, *held)
+        cursor = connection.execute(f"UPDATE records SET data = ?, ends_ms = ? WHERE {where}", values)  # noqa: S608
+    return cursor.rowcount == 1
+
+
+def _find(connection: sqlite3.Connection, key: str, now_ms: int) -> Found:
+    found = connection.execute(_FIND, (key,)).fetchone()
+    return Found(False, None if found is None else Row(found[0], found[1], now_ms), now_ms)
+
+
+def _instant(connection: sqlite3.Connection) -> int:
+    found = connection.execute("SELECT instant_ms FROM clock").fetchone()
+    return int(found[0]) if found else 0
+
+
+def _inode(address: SqliteAddress) -> tuple[int, int]:
+    found = os.stat(address.path)  # noqa: PTH116 - one system call, for each commit
+    return found.st_dev, found.st_ino
+
+
+def _is_busy(error: Exception) -> bool:
+    name = getattr(error, "sqlite_errorname", "") or ""
+    return name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
+
+
+def _deliver(jobs: Sequence[_Job], replies: Sequence[Any]) -> None:
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Callable[[Any], None], Any]]] = {}
+    for job, reply in zip(jobs, replies, strict=True):
+        by_loop.setdefault(job.loop, []).append((job.then, reply))
+    for loop, answers in by_loop.items():
+        if not loop.is_closed():
+            try:
+                loop.call_soon_threadsafe(_pass_on, answers)
+            except RuntimeError:  # closed just now
+                log.debug("an event loop has ended before its answer")
+
+
+def _pass_on(answers: Sequence[tuple[Callable[[Any], None], Any]]) -> None:
+    for then, reply in answers:
+        then(reply)
+
+
+def _leave_connections() -> None:
+    for file in list(_files):
+        file.forget()
+
+
+if hasattr(os, "register_at_fork"):  # Windows has none, and never forks
+    os.register_at_fork(after_in_child=_leave_connections)
