@@ -80,7 +80,7 @@ class _HandlerFailed(Exception):
     """A handler has raised ``error`` at one of ``places``, or what it wrote can't be committed."""
 
     def __init__(self, places: Sequence[Place], error: Exception) -> None:
-        super().__init__(str(error))
+        super().__init__(places, error)  # both: what it is made of travels with it
         self.places = places
         self.error = error
 
