@@ -4,7 +4,6 @@ import random
 import struct
 from dataclasses import replace
 from typing import Any
-from zlib import crc32
 
 import pytest
 
@@ -83,22 +82,14 @@ def test_random_bytes_behind_a_beginning_that_is_right() -> None:
 
 
 def test_heads_that_are_odd_json() -> None:
-    calls = []
+    """Without a seal, since one proves that we wrote it: then nothing is odd. So beside some that are whole."""
+    calls: list[tuple[str, tuple[Any, ...]]] = [("read", (data, 1000)) for data in WHOLE]
     for head in HEADS:
         packed = head.encode()
         fixed = struct.pack(">Bc16s16sII", 1, b"S", TOKEN, PRINT, 1, len(packed))
         calls += [("read", (fixed + packed + body, 1000)) for body in (b"", b"body")]
         apart = struct.pack(">Bc16s16sII", 1, b"F", TOKEN, PRINT, 1, 0) + packed
         calls += [("read", (apart, 1000)), ("read", (WHOLE[0] + packed, 10**9))]
-        if head.startswith("{"):  # an object takes a seal, without which nothing of it is looked at
-            opened = packed[:-1] + b"," * (packed != b"{}")
-            for body in (b"", b"body"):
-                end = b'%d"}' % len(body)
-                fixed = struct.pack(">Bc16s16sII", 1, b"S", TOKEN, PRINT, 1, len(opened) + 13 + len(end))
-                check = crc32(body, crc32(fixed + opened))
-                calls.append(("read", (b'%b%b"S":"%08x%b%b' % (fixed, opened, check, end, body), 1000)))
-            apart = struct.pack(">Bc16s16sII", 1, b"F", TOKEN, PRINT, 1, 0) + opened
-            calls.append(("read", (b'%b"F":"%08x0"}' % (apart, crc32(apart)), 1000)))
     same("records", calls)
 
 
