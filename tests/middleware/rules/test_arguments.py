@@ -75,7 +75,9 @@ def test_what_is_no_cache_is_refused(door: Any, cache: Any, named: str) -> None:
 
 
 @pytest.mark.parametrize("door", DOORS)
-@pytest.mark.parametrize("url", ["localhost:6379", "http://u:hunter2@h", "memory://hunter2", "sqlite:///hunter2", ""])
+@pytest.mark.parametrize(
+    "url", ["localhost:6379", "http://u:hunter2@h", "memory://hunter2", "mysql://hunter2", "sqlite://hunter2", ""]
+)
 def test_a_url_of_no_cache_is_refused_and_not_repeated(door: Any, url: str) -> None:
     with pytest.raises(ValueError, match=r"^cache") as refused:
         door(cache=url)
