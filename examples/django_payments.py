@@ -25,9 +25,9 @@ settings.configure(
 django.setup()
 
 from django.core.wsgi import get_wsgi_application  # noqa: E402 - Django wants its settings first, here and below
-from django.db import connection, models  # noqa: E402
-from django.http import HttpRequest, JsonResponse  # noqa: E402
-from django.urls import path  # noqa: E402
+from django.db import connection, models  # noqa: E402 - see above
+from django.http import HttpRequest, JsonResponse  # noqa: E402 - see above
+from django.urls import path  # noqa: E402 - see above
 
 
 class Payment(models.Model):  # type: ignore[misc]  # Django has no types

@@ -121,7 +121,7 @@ def _one_each(way: str) -> Iterator[None]:
     if way.endswith("-each"):
         sqlite._MOST_SWAPS = postgresql._MOST_STEPS = 1  # type: ignore[misc]  # the way that it is compared with
     yield
-    sqlite._MOST_SWAPS, postgresql._MOST_STEPS = most  # type: ignore[misc]
+    sqlite._MOST_SWAPS, postgresql._MOST_STEPS = most  # type: ignore[misc]  # given back
 
 
 async def _turn(way: str, server: PostgreSQLServer, path: Path, seconds: float) -> dict[str, float]:
@@ -246,8 +246,8 @@ def _workers(folder: Path, seconds: float) -> dict[str, dict[str, float]]:
         for each in running:
             each.stdout.readline()  # type: ignore[union-attr]  # a pipe
         for each in running:
-            each.stdin.write("\n")  # type: ignore[union-attr]
-            each.stdin.flush()  # type: ignore[union-attr]
+            each.stdin.write("\n")  # type: ignore[union-attr]  # a pipe, too
+            each.stdin.flush()  # type: ignore[union-attr]  # as above
         lines = [each.communicate(timeout=120)[0].split() for each in running]
         rates = [int(line[0]) for line in lines]
         found[str(count)] = {"p99_ms": max(float(line[1]) for line in lines), "shares": max(rates) / min(rates)}

@@ -133,13 +133,13 @@ class Sender:
             job.then(reply)
 
     async def _carry_out(self, connection: Any, batch: list[_Job]) -> Sequence[Any]:
-        steps = [job.step for job in batch]
-        kind = _kind(steps[0])
-        if kind == _LOOK:
-            return [await steps[0](connection)]  # type: ignore[operator]
+        look = batch[0].step
+        if not isinstance(look, Swap | Read):  # it goes alone
+            return [await look(connection)]
+        steps = [job.step for job in batch if isinstance(job.step, Swap | Read)]
         arguments = list(zip(*[_arguments(step) for step in steps], strict=True))
         try:
-            found = await self._fetch(connection, _STATEMENTS[kind], *arguments)
+            found = await self._fetch(connection, _STATEMENTS[_kind(look)], *arguments)
         except asyncpg.PostgresError as error:
             if error.sqlstate != _READ_ONLY:
                 raise
@@ -147,10 +147,10 @@ class Sender:
             found = await self._fetch(connection, statements.READ, arguments[0])
             refused = CacheRefused("the database takes no writes: it is a standby, or read-only")
             by_key = {each["key"]: _found(each) for each in found}
-            rows = [by_key[step.key] for step in steps]  # type: ignore[union-attr]
+            rows = [by_key[step.key] for step in steps]
             return [each if each.row is not None and each.row.remaining_ms > 0 else refused for each in rows]
         by_key = {each["key"]: _found(each) for each in found}
-        replies = [by_key[step.key] for step in steps]  # type: ignore[union-attr]
+        replies = [by_key[step.key] for step in steps]
         for number, (step, reply) in enumerate(zip(steps, replies, strict=True)):
             if isinstance(step, Swap) and step.expected is Expected.NOTHING and not reply.swapped and reply.row is None:
                 # Somebody made it after the statement had begun, or it came too late.
@@ -222,12 +222,12 @@ def _size(step: "Step | Look") -> int:
     return len(step.held) + len(step.data or b"") if isinstance(step, Swap) else 0
 
 
-def _arguments(step: "Step | Look") -> tuple[Any, ...]:
+def _arguments(step: Step) -> tuple[Any, ...]:
     if isinstance(step, Swap):
         if step.expected is Expected.NOTHING:
             return step.key, step.data, step.ttl_ms, step.until_ms
         return step.key, int(step.expected), step.held, step.ends_ms, step.data, step.ttl_ms, step.until_ms
-    return (step.key,)  # type: ignore[union-attr]
+    return (step.key,)
 
 
 def _found(each: Any) -> Found:

@@ -370,10 +370,10 @@ def _swap(connection: sqlite3.Connection, swap: Swap, now_ms: int) -> bool:
     if not swap.ttl_ms:
         cursor = connection.execute(f"DELETE FROM records WHERE {where}", held)  # noqa: S608 - a constant
     elif swap.data is None:
-        cursor = connection.execute(f"UPDATE records SET ends_ms = ? WHERE {where}", (ends_ms, *held))  # noqa: S608
+        cursor = connection.execute(f"UPDATE records SET ends_ms = ? WHERE {where}", (ends_ms, *held))  # noqa: S608 - as above
     else:
         values = (swap.data, ends_ms, *held)
-        cursor = connection.execute(f"UPDATE records SET data = ?, ends_ms = ? WHERE {where}", values)  # noqa: S608
+        cursor = connection.execute(f"UPDATE records SET data = ?, ends_ms = ? WHERE {where}", values)  # noqa: S608 - as above
     return cursor.rowcount == 1
 
 

@@ -16,7 +16,7 @@ Made = TypeVar("Made")
 _ON_LOOP_BYTES: Final = 262144
 """A larger record is read in the thread: reading it would hold up the loop."""
 _GLANCE: Final = (
-    f"SELECT c.instant_ms, r.data IS NULL, CASE WHEN length(r.data) <= {_ON_LOOP_BYTES} THEN r.data END, r.ends_ms"  # noqa: S608
+    f"SELECT c.instant_ms, r.data IS NULL, CASE WHEN length(r.data) <= {_ON_LOOP_BYTES} THEN r.data END, r.ends_ms"  # noqa: S608 - constants
     " FROM clock c LEFT JOIN records r ON r.key = ?"
 )
 
