@@ -9,9 +9,8 @@ from typing import Literal
 from prometheus_client import CollectorRegistry
 
 from oncegate.app.cli.database.relay_run import imported_for, pages_at
-from oncegate.app.processes import ignore_signals, stop_by_signals
-from oncegate.app.telemetry import logs
-from oncegate.app.work import loop_factory
+from oncegate.app.cli.database.until_stopped import run_until_stopped
+from oncegate.app.processes import stop_by_signals
 from oncegate.prometheus import ProjectionMetrics
 from oncegate.sql import Projection
 from oncegate.sql.database.access import NotDone, connected
@@ -36,19 +35,14 @@ class ProjectOptions:
 
 def run_projections(options: ProjectOptions) -> int:
     """Run projections until they are stopped; returns the exit code. Raises `NotDone`."""
-    logs.configure(options.log_level, options.log_format)
-    ignore_signals()
-    try:
-        with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            runner.run(_run(options))
-    except ProjectionMisused as error:
-        raise NotDone(str(error)) from None
-    except NotDone:
-        raise
-    except Exception:  # anything else is logged, and becomes the exit code
-        log.exception("the projections failed")
-        return 1
-    return 0
+    return run_until_stopped(
+        _run(options),
+        log,
+        options.log_level,
+        options.log_format,
+        failed="the projections failed",
+        refused=ProjectionMisused,
+    )
 
 
 async def _run(options: ProjectOptions) -> None:

@@ -1,6 +1,5 @@
 """Runs a relay as a process: its broker, its pages, signals, an orderly stop."""
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -9,12 +8,11 @@ from typing import Any, Literal, cast
 
 from prometheus_client import CollectorRegistry
 
+from oncegate.app.cli.database.until_stopped import run_until_stopped
 from oncegate.app.commands.handler import HandlerError, imported
-from oncegate.app.processes import ignore_signals, stop_by_signals
+from oncegate.app.processes import stop_by_signals
 from oncegate.app.server.pages import Pages
 from oncegate.app.settings.gateway import redact
-from oncegate.app.telemetry import logs
-from oncegate.app.work import loop_factory
 from oncegate.cache.redis.url import REDIS_SCHEMES
 from oncegate.prometheus import RelayMetrics
 from oncegate.sql.database.access import NotDone, connected
@@ -51,17 +49,7 @@ class RelayOptions:
 
 def run_relay(options: RelayOptions) -> int:
     """Run a relay until it is stopped; returns the exit code. Raises `NotDone`."""
-    logs.configure(options.log_level, options.log_format)
-    ignore_signals()
-    try:
-        with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            runner.run(_run(options))
-    except NotDone:
-        raise
-    except Exception:  # anything else is logged, and becomes the exit code
-        log.exception("the relay failed")
-        return 1
-    return 0
+    return run_until_stopped(_run(options), log, options.log_level, options.log_format, failed="the relay failed")
 
 
 async def _run(options: RelayOptions) -> None:
