@@ -170,8 +170,8 @@ def serves(gateway: Gateway) -> bool:
 
 
 @asynccontextmanager
-async def suspects(folder: Path) -> AsyncIterator[Round]:
-    """Some of the commands that are executed side by side kill their worker each time: no other one is given up."""
+async def in_shops(folder: Path, play: Callable[[Shop, random.Random], None]) -> AsyncIterator[Round]:
+    """Each round is played in a shop of its own."""
     numbers = count(1)
     with RedisServer() as redis:
 
@@ -180,11 +180,16 @@ async def suspects(folder: Path) -> AsyncIterator[Round]:
             place.mkdir()
             shop = Shop(redis.url, place)
             try:
-                await asyncio.to_thread(poison, shop, draw)
+                await asyncio.to_thread(play, shop, draw)
             finally:
                 shop.close()
 
         yield one
+
+
+def suspects(folder: Path) -> AbstractAsyncContextManager[Round]:
+    """Some of the commands that are executed side by side kill their worker each time: no other one is given up."""
+    return in_shops(folder, poison)
 
 
 def poison(shop: Shop, draw: random.Random) -> None:
@@ -271,22 +276,9 @@ async def replays(folder: Path) -> AsyncIterator[Round]:
         await cache.close()
 
 
-@asynccontextmanager
-async def cleanups(folder: Path) -> AsyncIterator[Round]:
+def cleanups(folder: Path) -> AbstractAsyncContextManager[Round]:
     """An inbox forgets beside a worker that may be killed, under clocks that differ: every waiting command is executed once."""
-    numbers = count(1)
-    with RedisServer() as redis:
-
-        async def one(draw: random.Random) -> None:
-            place = folder / str(next(numbers))
-            place.mkdir()
-            shop = Shop(redis.url, place)
-            try:
-                await asyncio.to_thread(forget, shop, draw)
-            finally:
-                shop.close()
-
-        yield one
+    return in_shops(folder, forget)
 
 
 def forget(shop: Shop, draw: random.Random) -> None:
