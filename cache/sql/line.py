@@ -278,6 +278,7 @@ class Line:
         if monotonic() >= withdrawal.gives_up or self._is_closing:
             self._withdrawn(withdrawal)
             return
+        withdrawal.begin()
         self._send(Read(withdrawal.decision.key), partial(self._withdrawal_replied, withdrawal))
 
     def _withdrawal_replied(self, withdrawal: "_Withdrawal", reply: Reply) -> None:
@@ -317,18 +318,23 @@ class Line:
 class _Withdrawal:
     """A claim that is to be undone, if it was made: not before ``until_ms``, and no longer than its record lasts."""
 
-    __slots__ = ("decision", "gives_up", "tries", "until_ms")
+    __slots__ = ("_call", "decision", "gives_up", "tries", "until_ms")
 
     def __init__(self, call: ClaimCall, timeout: float) -> None:
-        request = call.request
-        token, lasts_ms = request.token, request.lease_ms + request.retention_ms
-        self.decision = OwnerDecision(
-            call.decision.key, lambda held: transitions.release(held, token), call.decision.encryption, token
-        )
+        lasts_ms = call.request.lease_ms + call.request.retention_ms
+        self._call = call
+        self.begin()
         self.gives_up = monotonic() + timeout + lasts_ms / 1000
         # One that was answered is made already.
         self.until_ms = call.decision.until_ms + int(timeout * 1000) if call.was_lost else 0
         self.tries = 0
+
+    def begin(self) -> None:
+        """Decide anew: a decision gives up after some tries, and this is tried for as long as the record may be there."""
+        claimed, token = self._call.decision, self._call.request.token
+        self.decision = OwnerDecision(
+            claimed.key, lambda held: transitions.release(held, token), claimed.encryption, token
+        )
 
 
 def _next_step(decision: CallDecision[Any], found: Found) -> Step | Exception | None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from urllib.parse import urlsplit
 
@@ -11,7 +11,9 @@ import pytest
 
 from oncegate.cache.errors import CacheUnavailable
 from oncegate.cache.record import Claim, ClaimRequest, Record, State
+from oncegate.cache.sql.calls import MOST_TRIES
 from oncegate.cache.sql.postgresql import statements
+from oncegate.cache.sql.rows import AnswerLost, Expected, Reply, Step, Swap
 from oncegate.cache.sql.store import SqlCache
 from testing.postgresql import PostgreSQLServer
 from testing.waiting import until
@@ -202,3 +204,28 @@ async def test_a_claim_whose_caller_was_cancelled_is_withdrawn(behind: Behind) -
         (line,) = cache._lines.values()
         await until(lambda: not line._busy)
         assert behind.heads() == []
+
+
+async def test_a_withdrawal_whose_answers_are_lost_again_and_again_goes_on(behind: Behind) -> None:
+    """A decision gives up after a few tries; a claim in doubt is not left for that."""
+    token = os.urandom(16)
+    async with opened(behind, timeout=2) as cache:
+        (line,) = cache._lines.values()
+        put, lost = line.rows.put, list[Step]()
+
+        def losing(step: Step, then: Callable[[Reply], None]) -> None:
+            if isinstance(step, Swap) and step.expected is Expected.HEAD and len(lost) < 2 * MOST_TRIES:
+                lost.append(step)
+                asyncio.get_running_loop().call_soon(then, AnswerLost("on its way"))
+            else:
+                put(step, then)
+
+        behind.proxy.swallow_replies()
+        pending = claim(cache, token)
+        await until(lambda: behind.heads() == [b"\x01I" + token])
+        line.rows.put = losing  # type: ignore[method-assign]  # loses the releases, as a network does
+        with pytest.raises(CacheUnavailable):
+            await pending
+        behind.proxy.cut_clients()
+        await until(lambda: behind.heads() == [])
+        assert len(lost) == 2 * MOST_TRIES
