@@ -40,7 +40,6 @@ def run_projections(options: ProjectOptions) -> int:
         log,
         options.log_level,
         options.log_format,
-        failed="the projections failed",
         refused=ProjectionMisused,
     )
 

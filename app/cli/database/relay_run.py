@@ -49,7 +49,7 @@ class RelayOptions:
 
 def run_relay(options: RelayOptions) -> int:
     """Run a relay until it is stopped; returns the exit code. Raises `NotDone`."""
-    return run_until_stopped(_run(options), log, options.log_level, options.log_format, failed="the relay failed")
+    return run_until_stopped(_run(options), log, options.log_level, options.log_format)
 
 
 async def _run(options: RelayOptions) -> None:

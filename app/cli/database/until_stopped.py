@@ -17,10 +17,9 @@ def run_until_stopped(
     level: str,
     form: Literal["auto", "json", "text"],
     *,
-    failed: str,
     refused: type[Exception] = NotDone,
 ) -> int:
-    """Run ``work`` to its end; returns the exit code. An error is logged as ``failed``.
+    """Run ``work`` to its end; returns the exit code. An error that nobody foresaw is logged, and becomes 1.
 
     Raises `NotDone`, also for what is ``refused``: it is one line for whoever has typed the command.
     """
@@ -34,6 +33,6 @@ def run_until_stopped(
     except refused as error:
         raise NotDone(str(error)) from None
     except Exception:  # anything else is logged, and becomes the exit code
-        log.exception(failed)
+        log.exception("failed, and ends")
         return 1
     return 0
