@@ -37,7 +37,7 @@ class Processes:
     """``count`` processes that each run ``work(index)`` and exit with what it returns.
 
     ``died`` is called with the index of each that ended unasked, before another one is started in its place; it returns how many
-    outcomes died with it, and the ids of those records that are known.
+    outcomes died with it, and the ids of those records that are known. Once they have ``left``, they end by themselves.
     """
 
     def __init__(
@@ -46,11 +46,13 @@ class Processes:
         work: Callable[[int], int],
         sockets: Sequence[socket.socket],
         died: Callable[[int], tuple[int, list[str]]],
+        left: Callable[[], bool] = lambda: False,
     ) -> None:
         self._count = count
         self._work = work
         self._sockets = sockets
         self._died = died
+        self._left = left
         self._running: dict[int, tuple[int, float]] = {}  # by process id: its index, and when it was started
         self._stopping = False
         self._exit_code = 0
@@ -84,6 +86,8 @@ class Processes:
         self._running[process] = (index, monotonic())
 
     def _reap(self) -> None:
+        if self._left():
+            self._close()
         while self._running:
             process, status = os.waitpid(-1, os.WNOHANG)
             if process == 0:
@@ -119,12 +123,15 @@ class Processes:
 
     def _stop(self, received: signal.Signals) -> None:
         """Pass the signal on; a second SIGINT makes workers end without waiting for anything."""
-        if not self._stopping:
-            self._stopping = True
-            for listening in self._sockets:
-                listening.close()  # as long as it is open, the kernel takes connections that no process would accept
+        self._close()
         for process in self._running:
             os.kill(process, received)
+
+    def _close(self) -> None:
+        """No worker is replaced any more."""
+        self._stopping = True
+        for listening in self._sockets:
+            listening.close()  # as long as it is open, the kernel takes connections that no process would accept
 
 
 def ignore_signals() -> None:
