@@ -5,7 +5,7 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
-from oncegate.app.replacement.control import control_path, open_control, remove_control
+from oncegate.app.replacement.control import NotReplaced, control_path, open_control, remove_control
 from oncegate.app.replacement.predecessor import Predecessor
 from oncegate.app.replacement.replacement import Replacement
 from oncegate.app.server.accept import bind
@@ -24,6 +24,11 @@ class Listening:
     def __init__(self, settings: GatewaySettings, *, replace: bool = False) -> None:
         http, ops = given_sockets(settings.ops_port)
         path = _control_path(settings)
+        if replace and path is None:
+            raise NotReplaced(
+                "--replace: needs a port that is the same each time, and a cache that both share (sqlite:///records.db, "
+                "redis://): what memory:// holds ends with its process, and a key in flight there would be executed again"
+            )
         predecessor = Predecessor.at(path, settings.workers) if replace and path is not None else None
         if replace and predecessor is None:
             log.warning("--replace: no gateway of this user answers at %s: starting as the first one", path)
@@ -38,6 +43,12 @@ class Listening:
         control = predecessor.control if predecessor is not None else _open_control(path)
         self.replacement = Replacement(self.sockets, len(http), control, predecessor)
         self._path = path
+
+    @property
+    def opened(self) -> list[socket.socket]:
+        """All that a parent of workers has open, too."""
+        control = self.replacement.control
+        return [*self.sockets, *([] if control is None else [control])]
 
     def close(self) -> None:
         """The gateway has ended, in all its processes."""

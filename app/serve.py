@@ -65,12 +65,6 @@ def serve(
     ``replace``: in the place of the one that runs there, if one does.
     """
     logs.configure(settings.log_level, settings.log_format)
-    if replace and not settings.cache_is_shared:
-        return _refused(
-            "--replace: records of memory:// end with their process, and a key in flight there would be executed again; "
-            "use a cache that both share: sqlite:///records.db, redis://",
-            USAGE,
-        )
     try:
         # Made before any fork: nothing in it has a connection, a thread or an event loop yet.
         gateway = create_gateway(settings, observe=observe, admin_token=gateway_admin_token())
@@ -84,25 +78,22 @@ def serve(
         listening = Listening(settings, replace=replace)
     except (OSError, NotReplaced) as error:
         return _refused(str(error))
+    replacement = listening.replacement
     for line in settings.advice():
         log.warning("%s", line)
     balance = Balance(settings.workers) if settings.workers > 1 else None
     work = partial(_work, gateway, settings, listening, announce, balance)
-    try:
-        return work(0) if balance is None else _run_processes(gateway, settings, listening, work, balance)
-    finally:
-        listening.close()
-
-
-def _run_processes(
-    gateway: Gateway, settings: GatewaySettings, listening: Listening, work: Callable[[int], int], balance: Balance
-) -> int:
 
     def died(index: int) -> tuple[int, list[str]]:
-        balance.died(index)
+        if balance is not None:
+            balance.died(index)
         return gateway.worker_died(index)
 
-    return Processes(settings.workers, work, listening.sockets, died, lambda: listening.replacement.is_replaced).run()
+    processes = Processes(settings.workers, work, listening.opened, died, lambda: replacement.is_replaced)
+    try:
+        return work(0) if balance is None else processes.run()
+    finally:
+        listening.close()
 
 
 def server_config(gateway: Gateway) -> uvicorn.Config:
@@ -295,7 +286,9 @@ class _Server(uvicorn.Server):
             for each in list(connections):
                 each.retire()
             await asyncio.sleep(0.05)
-            if not self.server_state.connections:  # not before a pause: one that was just accepted is not among them yet
+            if (
+                not self.server_state.connections
+            ):  # not before a pause: one that was just accepted is not among them yet
                 return
 
     async def _announce_the_end(self) -> None:

@@ -57,18 +57,24 @@ class Predecessor:
         except OSError as error:
             connection.close()
             raise NotReplaced(f"the running gateway does not answer at {path}: {error.strerror or error}") from None
-        answer = parsed(data)
-        if not descriptors or "refused" in answer:
-            connection.close()
-            raise NotReplaced(str(answer.get("refused", "the running gateway has handed over no sockets")))
-        connection.setblocking(False)
         sockets = [socket.socket(fileno=each) for each in descriptors]
-        return cls(connection, sockets, answer["pid"], answer["http"])
+        for each in sockets:
+            each.set_inheritable(False)
+            each.setblocking(False)
+        connection.setblocking(False)
+        answer = parsed(data)
+        pid, http = answer.get("pid"), answer.get("http")
+        if not isinstance(pid, int) or not isinstance(http, int) or not 0 < http <= len(sockets):
+            raise NotReplaced(str(answer.get("refused", "the running gateway has handed over no sockets")))
+        return cls(connection, sockets, pid, http)
 
     @property
     def has_left(self) -> bool:
-        """Whether it has passed its word on already: what starts now is one of its successor's later workers."""
-        return self._received() == GO
+        """Whether it serves no more: it has given its place up, or has ended."""
+        return self._has_left(self._received())
+
+    def _has_left(self, received: bytes | None) -> bool:
+        return received == GO or (received == b"" and not _lives(self.pid))
 
     async def leave(self, index: int, is_given_up: Callable[[], bool]) -> None:
         """Report that worker ``index`` could serve, and wait until it is to: when all could, or the other one is gone.
@@ -80,7 +86,7 @@ class Predecessor:
         patience = DEATH_SECONDS
         while not is_given_up():
             received = self._received()
-            if received == GO or (received == b"" and not _lives(self.pid)):
+            if self._has_left(received):
                 return
             if received or patience <= 0:
                 broke_off = "the running gateway broke off, and goes on"

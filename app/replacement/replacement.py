@@ -63,6 +63,8 @@ class Replacement:
         """It serves no more, and can't be replaced."""
         if self._serving is not None:
             await self._serving.stop()
+        if self.control is not None:
+            self.control.close()
 
     def _set_replaced(self) -> None:
         self._replaced[0] = 1

@@ -110,6 +110,8 @@ class ControlSocket:
             answer = json.dumps({"pid": self._pid, "http": self._http}).encode() + b"\n"
             socket.send_fds(connection, [answer], [each.fileno() for each in (*self._sockets, self._control)])
             await self._until_started(connection, workers, process)
+        except ConnectionError:
+            log.warning("process %d has ended before it could serve: this gateway goes on", process)
         finally:
             self._successor = None
 
@@ -121,8 +123,7 @@ class ControlSocket:
                 while len(started) < workers:
                     data = await loop.sock_recv(connection, LONGEST)
                     if not data:
-                        log.warning("process %d has ended before it could serve: this gateway goes on", process)
-                        return
+                        raise ConnectionResetError
                     started.update(data)
         except TimeoutError:
             raise NotReplaced(f"process {process} could not serve within {START_SECONDS:g} s") from None

@@ -1,23 +1,21 @@
-"""A gateway that is replaced in place, under load: no connection is refused, no request is lost, and each attempt ends where it began.
+"""A gateway is replaced in place, under load: no connection is refused, no request is lost, each attempt ends where it began.
 
 Rules of docs/contract.md: R10.20.
 """
 
 import asyncio
-import os
 import signal
 import socket
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
-from testing.caller import CALLER_MARK, Caller, RawClient, fresh_key, is_replay, raw_post, until_answer
+from testing.caller import Caller, RawClient, fresh_key, is_replay, raw_post, until_answer
 from testing.gateway import Gateway
 from testing.ledger import Ledger, Reply
 from testing.servers import RedisServer, free_port
@@ -71,7 +69,7 @@ class Load:
 
 @asynccontextmanager
 async def load(port: int, *, slow: int = 6) -> AsyncIterator[Load]:
-    """Clients that keep connections busy, that keep them idle most of the time, that open one for each request, that wait long."""
+    """Clients that keep connections busy, that keep them idle most of the time, that open one for each request, that wait."""
     running = Load(port)
     clients = [running.client("/payments", requests=1, pause=0) for _ in range(3)]
     clients += [running.client("/payments", requests=1000, pause=0) for _ in range(3)]
@@ -91,6 +89,11 @@ async def serves(gateway: Gateway) -> None:
     await asyncio.to_thread(gateway.ready)
 
 
+async def begun(running: Gateway, successor: Gateway) -> None:
+    """Waits until the running one hands its sockets over to the other one."""
+    await until(lambda: f"process {successor.pid} is being started" in running.text(), "it has the sockets")
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("times", [4, pytest.param(20, marks=pytest.mark.long)])
 async def test_under_load_nothing_is_refused_or_lost_and_no_attempt_is_unknown(
@@ -102,7 +105,6 @@ async def test_under_load_nothing_is_refused_or_lost_and_no_attempt_is_unknown(
     gateways = [start(ledger.url, redis_server.url, **settings).ready()]
     async with load(port) as running:
         for _ in range(times):
-            await until(lambda: len(running.sent) % 1 == 0)
             gateways.append(start(ledger.url, redis_server.url, replace=True, **settings))
             await serves(gateways[-1])
     assert running.failures == []
@@ -113,3 +115,166 @@ async def test_under_load_nothing_is_refused_or_lost_and_no_attempt_is_unknown(
         answer = await caller.post(gateways[-1], key, path)
         assert is_replay(answer), answer.text
         assert answer.status_code == 201
+
+
+async def test_an_idle_connection_is_closed_by_none_but_its_last_answer(
+    start: Start, ledger: Ledger, redis_server: RedisServer
+) -> None:
+    """A request that crosses the replacement on an idle connection would be lost with it."""
+    port, gate_path = free_port(), f"/held-{uuid4().hex}"
+    settings: dict[str, Any] = {"port": port, "cache_timeout": 10}
+    replaced = start(ledger.url, redis_server.url, **settings).ready()
+    with (
+        ledger.gate() as gate,
+        RawClient(replaced) as idle,
+        RawClient(replaced) as streaming,
+        RawClient(replaced) as new,
+    ):
+        ledger.answer(gate_path, Reply(200, pieces=[b"begun", gate, b"ended"]))
+        idle.send(raw_post(fresh_key()))
+        assert idle.answer().values("connection") == []
+        streaming.send(raw_post(fresh_key(), path=gate_path))
+        assert b"connection: close" not in streaming.receive_until(b"begun")
+        successor = start(ledger.url, redis_server.url, replace=True, **settings)
+        await serves(successor)
+        await until(lambda: "replaced: connections" in replaced.text(), "the old one is replaced")
+        gate.open()
+        streaming.receive_until(b"0\r\n\r\n")
+        for client in (idle, streaming, new):
+            client.send(raw_post(fresh_key()) + raw_post(fresh_key()))  # the second one is in the socket when it closes
+            first, second = client.answer(), client.answer()
+            assert (first.status, second.status) == (201, 201)
+            assert first.values("connection") == []
+            assert second.values("connection") == ["close"]
+            assert client.receive_all() == b""
+    assert await asyncio.to_thread(replaced.exit_code) == 0
+    successor.terminate()
+    assert await asyncio.to_thread(successor.exit_code) == 0
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_one_that_dies_in_the_midst_of_starting_replaces_nobody(
+    start: Start, ledger: Ledger, redis_server: RedisServer, workers: int
+) -> None:
+    port = free_port()
+    settings: dict[str, Any] = {"port": port, "workers": workers, "cache_timeout": 10}
+    with RedisServer() as stuck:
+        running = start(ledger.url, redis_server.url, **settings).ready()
+        async with load(port) as requests:
+            for attempt in range(1, 4):
+                stuck.pause()
+                dying = start(ledger.url, stuck.url, replace=True, **settings)
+                await begun(running, dying)
+                dying.end()
+                stuck.resume()
+                ended = f"process {dying.pid} has ended before it could serve"
+                await until(lambda ended=ended: ended in running.text(), "the running one goes on")
+                answered = requests.answers["201"]
+                await until(
+                    lambda answered=answered: requests.answers["201"] > answered + 20, f"served after {attempt}"
+                )
+            await serves(start(ledger.url, redis_server.url, replace=True, **settings))
+        assert requests.failures == []
+    assert await asyncio.to_thread(running.exit_code) == 0
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_one_that_could_not_serve_replaces_nobody_and_says_why(
+    start: Start, ledger: Ledger, redis_server: RedisServer, workers: int
+) -> None:
+    port = free_port()
+    settings: dict[str, Any] = {"port": port, "workers": workers, "cache_timeout": 0.5, "log_level": "error"}
+    running = start(ledger.url, redis_server.url, **settings | {"log_level": "info"}).ready()
+    async with load(port) as requests:
+        for upstream, cache, why in (
+            ("http://127.0.0.1:1", redis_server.url, "the upstream is unreachable from here"),
+            (ledger.url, "redis://127.0.0.1:1", "the cache is unavailable from here"),
+        ):
+            refused = start(upstream, cache, replace=True, **settings)
+            assert await asyncio.to_thread(refused.exit_code) == 1
+            assert refused.log.read_text() == f"oncegate: {why}, and the running gateway goes on\n"
+            refused.log.write_text("")
+    assert requests.failures == []
+    assert requests.answers["201"] == len(requests.sent)
+    assert not running.has_ended
+
+
+async def test_of_two_at_once_one_replaces_and_the_other_one_says_so(
+    start: Start, ledger: Ledger, redis_server: RedisServer
+) -> None:
+    port = free_port()
+    settings: dict[str, Any] = {"port": port, "cache_timeout": 30, "idempotency": {"lease": 90}}
+    with RedisServer() as stuck:
+        running = start(ledger.url, redis_server.url, **settings).ready()
+        stuck.pause()
+        first = start(ledger.url, stuck.url, replace=True, **settings)
+        await begun(running, first)
+        second = start(ledger.url, redis_server.url, replace=True, log_level="error", **settings)
+        assert await asyncio.to_thread(second.exit_code) == 1
+        line = f"oncegate: another one, process {first.pid}, is being started in its place\n"
+        assert second.log.read_text() == line
+        second.log.write_text("")
+        stuck.resume()
+        await serves(first)
+        assert await asyncio.to_thread(running.exit_code) == 0
+
+
+async def test_with_none_that_runs_it_starts_as_the_first_one_and_leaves_no_file(
+    start: Start, ledger: Ledger, redis_server: RedisServer, caller: Caller
+) -> None:
+    port = free_port()
+    first = start(ledger.url, redis_server.url, port=port, replace=True).ready()
+    control = first.log.parent / f"127.0.0.1-{port}.sock"
+    assert "starting as the first one" in first.text()
+    assert control.stat().st_mode & 0o777 == 0o600
+    assert (await caller.post(first, fresh_key())).status_code == 201
+    first.kill()
+    assert control.exists()
+    second = start(ledger.url, redis_server.url, port=port, replace=True).ready()
+    second.terminate()
+    assert await asyncio.to_thread(second.exit_code) == 0
+    assert not control.exists()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_a_running_one_that_ends_meanwhile_leaves_its_place_to_the_new_one(
+    start: Start, ledger: Ledger, redis_server: RedisServer, caller: Caller, workers: int
+) -> None:
+    for end in (Gateway.terminate, Gateway.end):
+        port = free_port()
+        settings: dict[str, Any] = {"port": port, "workers": workers, "cache_timeout": 30, "idempotency": {"lease": 90}}
+        with RedisServer() as stuck:
+            running = start(ledger.url, redis_server.url, **settings).ready()
+            stuck.pause()
+            successor = start(ledger.url, stuck.url, replace=True, **settings)
+            await begun(running, successor)
+            end(running)
+            assert await asyncio.to_thread(running.exit_code) in (0, -signal.SIGKILL)
+            socket.create_connection(("127.0.0.1", port), 5).close()  # it waits, and is not refused
+            stuck.resume()
+            await serves(successor)
+            assert (await caller.post(successor, fresh_key())).status_code == 201
+
+
+async def test_workers_of_the_new_one_are_replaced_as_ever_also_without_an_upstream(
+    start: Start, ledger: Ledger, redis_server: RedisServer, caller: Caller
+) -> None:
+    """Such a worker replaces nobody, and needs neither cache nor upstream to start."""
+    settings: dict[str, Any] = {"port": free_port(), "workers": 2, "cache_timeout": 10}
+    with Ledger() as upstream:
+        start(upstream.url, redis_server.url, **settings).ready()
+        gateway = start(upstream.url, redis_server.url, replace=True, **settings).ready()
+    gateway.kill_workers()
+    await until_answer(lambda: caller.post(gateway, fresh_key()), "upstream-unreachable")
+    again = start(ledger.url, redis_server.url, replace=True, **settings)
+    await serves(again)
+    assert (await caller.post(again, fresh_key())).status_code == 201
+
+
+async def test_memory_is_not_replaced(start: Start, ledger: Ledger) -> None:
+    refused = start(ledger.url, "memory://", replace=True, port=free_port())
+    assert await asyncio.to_thread(refused.exit_code) == 1
+    line = refused.log.read_text()
+    assert line.startswith("oncegate: --replace: needs")
+    assert line.count("\n") == 1
+    refused.log.write_text("")
