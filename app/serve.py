@@ -213,8 +213,12 @@ class _Server(uvicorn.Server):
         self._loading = asyncio.ensure_future(self._load_operations())
         if self._replacement is not None:
             self._replacement.start()
-            if self._replacement.index == 0:
-                notify("READY=1", f"MAINPID={self._replacement.pid}")
+            self._notify("READY=1", f"MAINPID={self._replacement.pid}")
+
+    def _notify(self, *lines: str) -> None:
+        """Notify the supervisor, in the name of all workers."""
+        if self._replacement is not None and self._replacement.index == 0:
+            notify(*lines)
 
     async def _begin(self, replacement: Replacement) -> None:
         try:
@@ -294,7 +298,7 @@ class _Server(uvicorn.Server):
     async def _announce_the_end(self) -> None:
         """Unready for ``drain_delay``, so that whoever watches sends nothing more."""
         self._gateway.readiness.draining = True
-        notify("STOPPING=1")
+        self._notify("STOPPING=1")
         log.info("stopping: attempts in flight are finished first")
         until = asyncio.get_running_loop().time() + self._settings.drain_delay
         while self._acceptor is not None and asyncio.get_running_loop().time() < until and not self.force_exit:  # noqa: ASYNC110  # a signal handler sets it

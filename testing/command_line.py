@@ -50,7 +50,7 @@ def invoke(*arguments: str, stdin: str = "", **environment: str) -> "subprocess.
 
 
 def running(*arguments: str, **environment: str) -> AbstractContextManager["Running"]:
-    return _until_left(subprocess.Popen(bound(*ONCEGATE, *arguments), **_options(environment)))
+    return until_left(subprocess.Popen(bound(*ONCEGATE, *arguments), **_options(environment)))
 
 
 def forked(*arguments: str, before: str = "", **environment: str) -> AbstractContextManager["Running"]:
@@ -59,7 +59,7 @@ def forked(*arguments: str, before: str = "", **environment: str) -> AbstractCon
     ``before`` is Python that the process runs first.
     """
     program = f"{before}\nfrom oncegate.app.cli.main import main; main()"
-    return _until_left(Forked("-c", program, *arguments, **_options(environment)))
+    return until_left(Forked("-c", program, *arguments, **_options(environment)))
 
 
 def _options(environment: dict[str, str]) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def _options(environment: dict[str, str]) -> dict[str, Any]:
 
 
 @contextmanager
-def _until_left(process: "subprocess.Popen[str]") -> Iterator["Running"]:
+def until_left(process: "subprocess.Popen[str]") -> Iterator["Running"]:
     try:
         yield Running(process)
     finally:

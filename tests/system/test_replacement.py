@@ -95,7 +95,7 @@ async def begun(running: Gateway, successor: Gateway) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("times", [4, pytest.param(20, marks=pytest.mark.long)])
+@pytest.mark.parametrize("times", [4, pytest.param(20, marks=[pytest.mark.long, pytest.mark.timeout(900)])])
 async def test_under_load_nothing_is_refused_or_lost_and_no_attempt_is_unknown(
     start: Start, ledger: Ledger, redis_server: RedisServer, caller: Caller, workers: int, times: int
 ) -> None:
@@ -103,7 +103,7 @@ async def test_under_load_nothing_is_refused_or_lost_and_no_attempt_is_unknown(
     ledger.answer(SLOW, Reply(delay=10 if times > 10 else 1.5))
     settings: dict[str, Any] = {"namespace": namespace, "workers": workers, "port": port, "cache_timeout": 10}
     gateways = [start(ledger.url, redis_server.url, **settings).ready()]
-    async with load(port) as running:
+    async with load(port, slow=6 if times < 10 else 40) as running:
         for _ in range(times):
             gateways.append(start(ledger.url, redis_server.url, replace=True, **settings))
             await serves(gateways[-1])
