@@ -78,7 +78,6 @@ def serve(
         listening = Listening(settings, replace=replace)
     except (OSError, NotReplaced) as error:
         return _refused(str(error))
-    replacement = listening.replacement
     for line in settings.advice():
         log.warning("%s", line)
     balance = Balance(settings.workers) if settings.workers > 1 else None
@@ -89,7 +88,7 @@ def serve(
             balance.died(index)
         return gateway.worker_died(index)
 
-    processes = Processes(settings.workers, work, listening.opened, died, lambda: replacement.is_replaced)
+    processes = Processes(settings.workers, work, listening.opened, died, listening.replacement)
     try:
         return work(0) if balance is None else processes.run()
     finally:
@@ -213,6 +212,8 @@ class _Server(uvicorn.Server):
         self._loading = asyncio.ensure_future(self._load_operations())
         if self._replacement is not None:
             self._replacement.start()
+            if self._balance is None and self._replacement.can_be_replaced:
+                asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, self._replacement.start_successor)
             self._notify("READY=1", f"MAINPID={self._replacement.pid}")
 
     def _notify(self, *lines: str) -> None:
@@ -255,14 +256,17 @@ class _Server(uvicorn.Server):
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        replacement = self._replacement
-        if replacement is not None:
-            await replacement.stop()
-        if replacement is not None and replacement.is_replaced:
+        is_replaced = self._replacement is not None and await self._replacement.stop()
+        if is_replaced:
             await self._retire(sockets)
         else:
-            await self._announce_the_end()
+            self._notify("STOPPING=1")
         self._gateway.readiness.draining = True
+        log.info("stopping: attempts in flight are finished first")
+        delay = 0.0 if is_replaced or self._acceptor is None else self._settings.drain_delay
+        until = asyncio.get_running_loop().time() + delay
+        while asyncio.get_running_loop().time() < until and not self.force_exit:  # noqa: ASYNC110  # a signal handler sets it
+            await asyncio.sleep(0.05)  # force_exit is set by a signal handler: there is nothing to await
         if self._acceptor is not None:
             self._acceptor.stop()
         cut = asyncio.get_running_loop().call_later(self._settings.shutdown_timeout, self._cut)
@@ -277,32 +281,21 @@ class _Server(uvicorn.Server):
     async def _retire(self, sockets: list[socket.socket] | None) -> None:
         """Another gateway has the sockets: let connections end by themselves.
 
-        Each gets one more response, which says that it is the last; none is closed that another one may be sent a request on.
+        Each gets one more response, which says that it is the last; none is closed while a request may be on its way to it.
         """
         log.info("replaced: connections and attempts in flight end first")
         if self._acceptor is not None:
             self._acceptor.stop()
         for each in sockets or ():
             each.close()
+        connections: Any = self.server_state.connections  # ours, not those of uvicorn that it is declared for
         until = asyncio.get_running_loop().time() + max(KEEP_ALIVE_SECONDS, self._settings.shutdown_timeout)
         while asyncio.get_running_loop().time() < until and not self._captured_signals:
-            connections: Any = self.server_state.connections  # ours, not those of uvicorn that it is declared for
-            for each in list(connections):
-                each.retire()
+            for connection in list(connections):
+                connection.retire()
             await asyncio.sleep(0.05)
-            if (
-                not self.server_state.connections
-            ):  # not before a pause: one that was just accepted is not among them yet
+            if not connections:  # not before a pause: one that was just accepted is not among them yet
                 return
-
-    async def _announce_the_end(self) -> None:
-        """Unready for ``drain_delay``, so that whoever watches sends nothing more."""
-        self._gateway.readiness.draining = True
-        self._notify("STOPPING=1")
-        log.info("stopping: attempts in flight are finished first")
-        until = asyncio.get_running_loop().time() + self._settings.drain_delay
-        while self._acceptor is not None and asyncio.get_running_loop().time() < until and not self.force_exit:  # noqa: ASYNC110  # a signal handler sets it
-            await asyncio.sleep(0.05)  # force_exit is set by a signal handler: there is nothing to await
 
     def _cut(self) -> None:
         """Break what is still open. uvicorn's own time-out would answer 500, and a client would take that for a failure."""

@@ -1,14 +1,19 @@
 """What one gateway has to do with replacements: it may replace a running one, and may be replaced itself later."""
 
+import logging
 import mmap
 import os
 import signal
 import socket
+import sys
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 
 from oncegate.app.replacement.control import NotReplaced
 from oncegate.app.replacement.predecessor import Predecessor
 from oncegate.app.replacement.running import ControlSocket
+
+log = logging.getLogger("oncegate.serve")
 
 
 class Replacement:
@@ -34,11 +39,17 @@ class Replacement:
         self._predecessor = predecessor
         self._replaced = mmap.mmap(-1, 1)  # shared by all forks
         self._serving: ControlSocket | None = None
+        self._child = 0
 
     @property
     def is_replaced(self) -> bool:
         """Whether another gateway serves in this one's place; true in all its processes then."""
         return self._replaced[0] == 1
+
+    @property
+    def can_be_replaced(self) -> bool:
+        """Whether another gateway can take its place."""
+        return self.control is not None
 
     async def begin(self, ready: Callable[[], Awaitable[dict[str, str]]], is_given_up: Callable[[], bool]) -> None:
         """Wait until this process is to serve; at once, where its gateway replaces none. Raises `NotReplaced`.
@@ -59,12 +70,26 @@ class Replacement:
             self._serving = ControlSocket(self.control, self._sockets, self._http, self.pid, self._set_replaced)
             self._serving.start()
 
-    async def stop(self) -> None:
-        """It serves no more, and can't be replaced."""
+    def start_successor(self) -> None:
+        """Start this program anew, in this gateway's place; as a child, so that a supervisor counts it to this service."""
+        if self._child:
+            with suppress(ChildProcessError):  # the parent of workers has taken note of its end already
+                os.waitpid(self._child, os.WNOHANG)
+        arguments = [sys.executable, *sys.orig_argv[1:], *(() if "--replace" in sys.orig_argv else ("--replace",))]
+        # Without the mask and the dispositions of signals here, which it would inherit.
+        signals = set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP}
+        try:
+            self._child = os.posix_spawn(sys.executable, arguments, os.environ, setsigmask=(), setsigdef=signals)
+        except OSError as error:
+            log.error("%s can't be started: %s", sys.executable, error.strerror or error)
+
+    async def stop(self) -> bool:
+        """This process serves no more, and can't be replaced. Returns whether its gateway was."""
         if self._serving is not None:
             await self._serving.stop()
         if self.control is not None:
             self.control.close()
+        return self.is_replaced
 
     def _set_replaced(self) -> None:
         self._replaced[0] = 1
