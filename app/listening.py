@@ -33,8 +33,7 @@ class Listening:
         if replace and predecessor is None:
             log.warning("--replace: no gateway of this user answers at %s: starting as the first one", path)
         if predecessor is not None and not http:
-            http = predecessor.http
-            ops = [each for each in predecessor.others if each.getsockname()[1] == settings.ops_port]
+            http, ops = predecessor.take(settings.ops_port)
         http = http or bind(settings.host, settings.port)
         if settings.ops_port and not ops:
             ops = bind(settings.host, settings.ops_port, "ops_port")

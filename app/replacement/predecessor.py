@@ -5,7 +5,7 @@ import json
 import os
 import socket
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from oncegate.app.replacement.control import (
@@ -26,47 +26,62 @@ DEATH_SECONDS = 2.0
 
 
 class Predecessor:
-    """The running gateway, as seen from the one that replaces it: its process id and its sockets.
+    """The running gateway, as seen from the one that replaces it: its process id, its sockets (`take`) and the control socket.
 
     Made before any fork; each worker then awaits `leave`.
     """
 
     def __init__(self, connection: socket.socket, sockets: Sequence[socket.socket], pid: int, http: int) -> None:
         self.pid = pid
-        self.http = list(sockets[:http])
-        self.others = [each for each in sockets[http:] if each.family != socket.AF_UNIX]
+        self._http = list(sockets[:http])
+        self._others = [each for each in sockets[http:] if each.family != socket.AF_UNIX]
         self.control = next((each for each in sockets if each.family == socket.AF_UNIX), None)
         self._connection = connection
 
     @classmethod
     def at(cls, path: Path, workers: int) -> "Predecessor | None":
         """The gateway that listens at ``path``; ``None``: there is none. Raises `NotReplaced`."""
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        connection.settimeout(HELLO_SECONDS)
-        try:
-            check_folder(path.parent)
-            connection.connect(str(path))
-            user, _ = user_and_process(connection)
-            if user != os.geteuid():
-                raise NotReplaced(f"the running gateway is of user {user}: start the new one as the same")
-            connection.sendall(json.dumps({"protocol": PROTOCOL, "workers": workers}).encode() + b"\n")
-            data, descriptors, _, _ = socket.recv_fds(connection, LONGEST, MOST_SOCKETS)
-        except (FileNotFoundError, ConnectionRefusedError):
-            connection.close()
-            return None
-        except OSError as error:
-            connection.close()
-            raise NotReplaced(f"the running gateway does not answer at {path}: {error.strerror or error}") from None
-        sockets = [socket.socket(fileno=each) for each in descriptors]
-        for each in sockets:
-            each.set_inheritable(False)
-            each.setblocking(False)
-        connection.setblocking(False)
-        answer = parsed(data)
-        pid, http = answer.get("pid"), answer.get("http")
-        if not isinstance(pid, int) or not isinstance(http, int) or not 0 < http <= len(sockets):
-            raise NotReplaced(str(answer.get("refused", "the running gateway has handed over no sockets")))
-        return cls(connection, sockets, pid, http)
+        with ExitStack() as opened:
+            connection = opened.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            connection.settimeout(HELLO_SECONDS)
+            try:
+                check_folder(path.parent)
+                connection.connect(str(path))
+                user, _ = user_and_process(connection)
+                if user != os.geteuid():
+                    raise NotReplaced(f"the running gateway is of user {user}: start the new one as the same")
+                connection.sendall(json.dumps({"protocol": PROTOCOL, "workers": workers}).encode() + b"\n")
+                data, descriptors, _, _ = socket.recv_fds(connection, LONGEST, MOST_SOCKETS)
+            except (FileNotFoundError, ConnectionRefusedError):
+                return None
+            except OSError as error:
+                raise NotReplaced(f"the running gateway does not answer at {path}: {error.strerror or error}") from None
+            sockets = [opened.enter_context(socket.socket(fileno=each)) for each in descriptors]
+            for each in (connection, *sockets):
+                each.set_inheritable(False)
+                each.setblocking(False)
+            answer = parsed(data)
+            pid, http = answer.get("pid"), answer.get("http")
+            if not isinstance(pid, int) or not isinstance(http, int) or not 0 < http <= len(sockets):
+                raise NotReplaced(str(answer.get("refused", "the running gateway has handed over no sockets")))
+            opened.pop_all()  # which stay open
+            return cls(connection, sockets, pid, http)
+
+    def close(self) -> None:
+        """Break off: the running gateway goes on."""
+        for each in (self._connection, self.control, *self._http, *self._others):
+            if each is not None:
+                each.close()
+
+    def take(self, ops_port: int) -> tuple[list[socket.socket], list[socket.socket]]:
+        """Its sockets for requests, and those that listen on ``ops_port``; another such port is nobody's any more, and closed."""
+        ops: list[socket.socket] = []
+        for each in self._others:
+            if each.getsockname()[1] == ops_port:
+                ops.append(each)
+            else:
+                each.close()
+        return self._http, ops
 
     @property
     def has_left(self) -> bool:

@@ -100,7 +100,7 @@ class ControlSocket:
             return
         hello = parsed(received)
         workers = hello.get("workers")
-        if hello.get("protocol") != PROTOCOL or not isinstance(workers, int):
+        if hello.get("protocol") != PROTOCOL or not isinstance(workers, int) or workers < 1:
             raise NotReplaced("the running gateway is of another version: stop it, and start the new one")
         if self._successor is not None:
             raise NotReplaced(f"another one, process {self._successor}, is being started in its place")

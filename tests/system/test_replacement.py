@@ -13,17 +13,15 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
+import httpx
 import pytest
 
-from testing.caller import Caller, RawClient, fresh_key, is_replay, raw_post, until_answer
-from testing.gateway import Gateway
+from testing.caller import Caller, RawClient, fresh_key, is_replay, raw_post, slug, until_answer
+from testing.gateway import DEADLINE, Gateway
 from testing.ledger import Ledger, Reply
 from testing.servers import RedisServer, free_port
 from testing.waiting import until
 from tests.system.conftest import Start
-
-SLOW = "/slow"
-REQUESTS_OF_A_CONNECTION = 7
 
 
 @dataclass
@@ -68,13 +66,13 @@ class Load:
 
 
 @asynccontextmanager
-async def load(port: int, *, slow: int = 6) -> AsyncIterator[Load]:
+async def load(port: int, slow: str = "/slow", many: int = 6) -> AsyncIterator[Load]:
     """Clients that keep connections busy, that keep them idle most of the time, that open one for each request, that wait."""
     running = Load(port)
     clients = [running.client("/payments", requests=1, pause=0) for _ in range(3)]
     clients += [running.client("/payments", requests=1000, pause=0) for _ in range(3)]
     clients += [running.client("/payments", requests=1000, pause=0.05 * each) for each in range(1, 25)]
-    clients += [running.client(SLOW, requests=3, pause=0) for _ in range(slow)]
+    clients += [running.client(slow, requests=3, pause=0) for _ in range(many)]
     tasks = [asyncio.create_task(each) for each in clients]
     try:
         yield running
@@ -99,11 +97,11 @@ async def begun(running: Gateway, successor: Gateway) -> None:
 async def test_under_load_nothing_is_refused_or_lost_and_no_attempt_is_unknown(
     start: Start, ledger: Ledger, redis_server: RedisServer, caller: Caller, workers: int, times: int
 ) -> None:
-    port, namespace = free_port(), f"replacement-{uuid4().hex}"
-    ledger.answer(SLOW, Reply(delay=10 if times > 10 else 1.5))
+    port, namespace, slow = free_port(), f"replacement-{uuid4().hex}", f"/slow-{uuid4().hex}"
+    ledger.answer(slow, Reply(delay=10 if times > 10 else 1.5))
     settings: dict[str, Any] = {"namespace": namespace, "workers": workers, "port": port, "cache_timeout": 10}
     gateways = [start(ledger.url, redis_server.url, **settings).ready()]
-    async with load(port, slow=6 if times < 10 else 40) as running:
+    async with load(port, slow, 6 if times < 10 else 40) as running:
         for _ in range(times):
             gateways.append(start(ledger.url, redis_server.url, replace=True, **settings))
             await serves(gateways[-1])
@@ -115,6 +113,8 @@ async def test_under_load_nothing_is_refused_or_lost_and_no_attempt_is_unknown(
         answer = await caller.post(gateways[-1], key, path)
         assert is_replay(answer), answer.text
         assert answer.status_code == 201
+        assert path == slow or ledger.attempts(key) == ["1"]
+    assert len(ledger.arrivals(slow)) == sum(path == slow for _, path in running.sent)
 
 
 async def test_an_idle_connection_is_closed_by_none_but_its_last_answer(
@@ -278,3 +278,63 @@ async def test_memory_is_not_replaced(start: Start, ledger: Ledger) -> None:
     assert line.startswith("oncegate: --replace: needs")
     assert line.count("\n") == 1
     refused.log.write_text("")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_an_attempt_whose_client_has_left_ends_in_the_old_one(
+    start: Start, ledger: Ledger, redis_server: RedisServer, caller: Caller, workers: int
+) -> None:
+    key, settings = fresh_key(), {"port": free_port(), "workers": workers, "cache_timeout": 10}
+    replaced = start(ledger.url, redis_server.url, **settings).ready()
+    with ledger.gate() as gate, RawClient(replaced) as client:
+        ledger.answer(key, Reply(gate=gate), Reply(500))
+        client.send(raw_post(key))
+        await until(lambda: ledger.arrivals(key), "the request arrives")
+        client.leave()
+        successor = start(ledger.url, redis_server.url, replace=True, **settings)
+        await serves(successor)
+        assert slug(await caller.post(successor, key)) == "in-flight"
+        await until(lambda: "stopping: attempts in flight" in replaced.text(), "it has no connections")
+        assert not replaced.has_ended
+        gate.open()
+        assert is_replay(await caller.settled(successor, key))
+    assert await asyncio.to_thread(replaced.exit_code) == 0
+    assert ledger.attempts(key) == ["1"]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_sigterm_ends_one_that_was_replaced_and_waits_for_idle_connections(
+    start: Start, ledger: Ledger, redis_server: RedisServer, workers: int
+) -> None:
+    settings: dict[str, Any] = {"port": free_port(), "workers": workers, "cache_timeout": 10}
+    replaced = start(ledger.url, redis_server.url, **settings).ready()
+    with RawClient(replaced) as idle:
+        idle.send(raw_post(fresh_key()))
+        assert idle.answer().status == 201
+        await serves(start(ledger.url, redis_server.url, replace=True, **settings))
+        await until(lambda: "replaced: connections" in replaced.text(), "the old one is replaced")
+        replaced.terminate()
+        assert await asyncio.to_thread(replaced.exit_code) == 0
+        assert idle.receive_all() == b""
+
+
+async def test_ops_port_is_handed_over_too_and_a_new_one_is_opened(
+    start: Start, ledger: Ledger, redis_server: RedisServer, caller: Caller
+) -> None:
+    port, first, other = free_port(), free_port(), free_port()
+    old = start(ledger.url, redis_server.url, port=port, ops_port=first).ready()
+    same = start(ledger.url, redis_server.url, port=port, ops_port=first, replace=True)
+    await until(lambda: "listening on" in same.text(), "it serves")
+    assert await asyncio.to_thread(old.exit_code) == 0
+    assert await metrics(first) == 200
+    moved = start(ledger.url, redis_server.url, port=port, ops_port=other, replace=True)
+    await until(lambda: "listening on" in moved.text(), "it serves")
+    assert await asyncio.to_thread(same.exit_code) == 0
+    assert await metrics(other) == 200
+    with pytest.raises(httpx.ConnectError):
+        await metrics(first)
+
+
+async def metrics(port: int) -> int:
+    async with httpx.AsyncClient(timeout=DEADLINE, trust_env=False) as client:
+        return (await client.get(f"http://127.0.0.1:{port}/_oncegate/metrics")).status_code
