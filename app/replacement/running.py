@@ -27,7 +27,7 @@ class ControlSocket:
     """Hands ``sockets``, of which the first ``http`` are for requests, to the gateway that replaces the one of process ``pid``.
 
     Of the first worker alone, in its event loop: a second replacement at the same time is refused. ``replaced`` is called when
-    the new gateway can serve, before it does.
+    the new gateway serves.
     """
 
     def __init__(
@@ -89,8 +89,6 @@ class ControlSocket:
     async def _replace(self, connection: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         user, process = user_and_process(connection)
-        if user != os.geteuid():
-            raise NotReplaced(f"process {process} is of user {user}, and the running gateway of user {os.geteuid()}")
         try:
             async with asyncio.timeout(HELLO_SECONDS):
                 received = await loop.sock_recv(connection, LONGEST)
@@ -98,6 +96,9 @@ class ControlSocket:
             return
         if not received:  # somebody wanted to know whether anybody listens
             return
+        # Not before that: closed with bytes unread, the connection would be reset, and the line lost.
+        if user != os.geteuid():
+            raise NotReplaced(f"process {process} is of user {user}, and the running gateway of user {os.geteuid()}")
         hello = parsed(received)
         workers = hello.get("workers")
         if hello.get("protocol") != PROTOCOL or not isinstance(workers, int) or workers < 1:
@@ -131,6 +132,6 @@ class ControlSocket:
             if self._ends:
                 connection.send(GO)
             raise
-        log.info("process %d serves from now on: connections and attempts of this one end in order", process)
+        connection.send(GO)  # which fails where it has just ended
         self._replaced()
-        connection.send(GO)
+        log.info("process %d serves from now on: connections and attempts of this one end in order", process)

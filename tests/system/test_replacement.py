@@ -271,6 +271,25 @@ async def test_workers_of_the_new_one_are_replaced_as_ever_also_without_an_upstr
     assert (await caller.post(again, fresh_key())).status_code == 201
 
 
+async def test_a_worker_of_the_running_one_that_dies_meanwhile_is_replaced_and_the_gateway_is_not(
+    start: Start, ledger: Ledger, redis_server: RedisServer, caller: Caller
+) -> None:
+    """Both would serve for good else, since it is that worker which hands the sockets over."""
+    settings: dict[str, Any] = {"port": free_port(), "workers": 2, "cache_timeout": 30, "idempotency": {"lease": 90}}
+    with RedisServer() as stuck:
+        running = start(ledger.url, redis_server.url, **settings).ready()
+        stuck.pause()
+        refused = start(ledger.url, stuck.url, replace=True, log_level="error", **settings)
+        await begun(running, refused)
+        running.kill_workers()
+        stuck.resume()
+        assert await asyncio.to_thread(refused.exit_code) == 1
+    assert refused.log.read_text() == "oncegate: the running gateway broke off, and goes on\n"
+    refused.log.write_text("")
+    await serves(start(ledger.url, redis_server.url, replace=True, **settings))
+    assert await asyncio.to_thread(running.exit_code) == 0
+
+
 async def test_memory_is_not_replaced(start: Start, ledger: Ledger) -> None:
     refused = start(ledger.url, "memory://", replace=True, port=free_port())
     assert await asyncio.to_thread(refused.exit_code) == 1
