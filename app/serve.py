@@ -138,7 +138,7 @@ def _work(
     try:
         server.run(sockets=list(listening.sockets))
     except SystemExit:  # how uvicorn reports that it could not start
-        if not index:  # all workers are refused for the same reason: one line, not one per worker
+        if replacement.is_first_refusal():  # workers are refused for the same reason: one line, not one per worker
             _refused(gateway.refusal or "could not start")
         return REFUSED
     except OSError as error:

@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,14 @@ def invoke(*arguments: str, stdin: str = "", **environment: str) -> "subprocess.
 
 
 def running(*arguments: str, **environment: str) -> AbstractContextManager["Running"]:
-    return until_left(subprocess.Popen(bound(*ONCEGATE, *arguments), **_options(environment)))
+    return _until_left(subprocess.Popen(bound(*ONCEGATE, *arguments), **_options(environment)))
+
+
+def running_command(
+    *command: str, pass_fds: Sequence[int] = (), **environment: str
+) -> AbstractContextManager["Running"]:
+    """As `running`, for any command, which gets the descriptors ``pass_fds``, too."""
+    return _until_left(subprocess.Popen(bound(*command), pass_fds=pass_fds, **_options(environment)))
 
 
 def forked(*arguments: str, before: str = "", **environment: str) -> AbstractContextManager["Running"]:
@@ -59,7 +66,7 @@ def forked(*arguments: str, before: str = "", **environment: str) -> AbstractCon
     ``before`` is Python that the process runs first.
     """
     program = f"{before}\nfrom oncegate.app.cli.main import main; main()"
-    return until_left(Forked("-c", program, *arguments, **_options(environment)))
+    return _until_left(Forked("-c", program, *arguments, **_options(environment)))
 
 
 def _options(environment: dict[str, str]) -> dict[str, Any]:
@@ -68,7 +75,7 @@ def _options(environment: dict[str, str]) -> dict[str, Any]:
 
 
 @contextmanager
-def until_left(process: "subprocess.Popen[str]") -> Iterator["Running"]:
+def _until_left(process: "subprocess.Popen[str]") -> Iterator["Running"]:
     try:
         yield Running(process)
     finally:

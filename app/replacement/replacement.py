@@ -38,6 +38,9 @@ class Replacement:
         self._http = http
         self._predecessor = predecessor
         self._replaced = mmap.mmap(-1, 1)  # shared by all forks
+        self._refusals, writes = os.pipe()  # one byte: one of them takes it
+        os.write(writes, b".")
+        os.close(writes)
         self._serving: ControlSocket | None = None
         self._child = 0
 
@@ -63,6 +66,10 @@ class Replacement:
             if states[part] not in ("reachable", "available"):
                 raise NotReplaced(f"the {part} is {states[part]} from here, and the running gateway goes on")
         await self._predecessor.leave(self.index, is_given_up)
+
+    def is_first_refusal(self) -> bool:
+        """Whether this process is the first of its gateway that asks: it says why that does not start, in the name of all."""
+        return os.read(self._refusals, 1) != b""
 
     def start(self) -> None:
         """This process serves: from now on its gateway can be replaced, by way of the first worker."""

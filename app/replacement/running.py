@@ -107,9 +107,9 @@ class ControlSocket:
             raise NotReplaced(f"another one, process {self._successor}, is being started in its place")
         self._successor = process
         try:
-            log.info("process %d is being started in this gateway's place", process)
             answer = json.dumps({"pid": self._pid, "http": self._http}).encode() + b"\n"
             socket.send_fds(connection, [answer], [each.fileno() for each in (*self._sockets, self._control)])
+            log.info("process %d is being started in this gateway's place", process)
             await self._until_started(connection, workers, process)
         except ConnectionError:
             log.warning("process %d has ended before it could serve: this gateway goes on", process)

@@ -52,6 +52,11 @@ class Load:
             finally:
                 writer.close()
 
+    async def goes_on(self) -> None:
+        """Waits until more is answered."""
+        answered = self.answers["201"]
+        await until(lambda: self.answers["201"] > answered + 20, "more is answered")
+
     async def _request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, path: str) -> bool:
         """Whether the connection is kept."""
         key = fresh_key()
@@ -87,9 +92,14 @@ async def serves(gateway: Gateway) -> None:
     await asyncio.to_thread(gateway.ready)
 
 
+async def logs(gateway: Gateway, line: str) -> None:
+    """Waits until it has logged that."""
+    await until(lambda: line in gateway.text(), line)
+
+
 async def begun(running: Gateway, successor: Gateway) -> None:
     """Waits until the running one hands its sockets over to the other one."""
-    await until(lambda: f"process {successor.pid} is being started" in running.text(), "it has the sockets")
+    await logs(running, f"process {successor.pid} is being started")
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -137,7 +147,7 @@ async def test_an_idle_connection_is_closed_by_none_but_its_last_answer(
         assert b"connection: close" not in streaming.receive_until(b"begun")
         successor = start(ledger.url, redis_server.url, replace=True, **settings)
         await serves(successor)
-        await until(lambda: "replaced: connections" in replaced.text(), "the old one is replaced")
+        await logs(replaced, "replaced: connections")
         gate.open()
         streaming.receive_until(b"0\r\n\r\n")
         for client in (idle, streaming, new):
@@ -161,18 +171,14 @@ async def test_one_that_dies_in_the_midst_of_starting_replaces_nobody(
     with RedisServer() as stuck:
         running = start(ledger.url, redis_server.url, **settings).ready()
         async with load(port) as requests:
-            for attempt in range(1, 4):
+            for _ in range(3):
                 stuck.pause()
                 dying = start(ledger.url, stuck.url, replace=True, **settings)
                 await begun(running, dying)
                 dying.end()
                 stuck.resume()
-                ended = f"process {dying.pid} has ended before it could serve"
-                await until(lambda ended=ended: ended in running.text(), "the running one goes on")
-                answered = requests.answers["201"]
-                await until(
-                    lambda answered=answered: requests.answers["201"] > answered + 20, f"served after {attempt}"
-                )
+                await logs(running, f"process {dying.pid} has ended before it could serve")
+                await requests.goes_on()
             await serves(start(ledger.url, redis_server.url, replace=True, **settings))
         assert requests.failures == []
     assert await asyncio.to_thread(running.exit_code) == 0
@@ -313,7 +319,7 @@ async def test_an_attempt_whose_client_has_left_ends_in_the_old_one(
         successor = start(ledger.url, redis_server.url, replace=True, **settings)
         await serves(successor)
         assert slug(await caller.post(successor, key)) == "in-flight"
-        await until(lambda: "stopping: attempts in flight" in replaced.text(), "it has no connections")
+        await logs(replaced, "stopping: attempts in flight")
         assert not replaced.has_ended
         gate.open()
         assert is_replay(await caller.settled(successor, key))
@@ -331,7 +337,7 @@ async def test_sigterm_ends_one_that_was_replaced_and_waits_for_idle_connections
         idle.send(raw_post(fresh_key()))
         assert idle.answer().status == 201
         await serves(start(ledger.url, redis_server.url, replace=True, **settings))
-        await until(lambda: "replaced: connections" in replaced.text(), "the old one is replaced")
+        await logs(replaced, "replaced: connections")
         replaced.terminate()
         assert await asyncio.to_thread(replaced.exit_code) == 0
         assert idle.receive_all() == b""
@@ -343,11 +349,11 @@ async def test_ops_port_is_handed_over_too_and_a_new_one_is_opened(
     port, first, other = free_port(), free_port(), free_port()
     old = start(ledger.url, redis_server.url, port=port, ops_port=first).ready()
     same = start(ledger.url, redis_server.url, port=port, ops_port=first, replace=True)
-    await until(lambda: "listening on" in same.text(), "it serves")
+    await logs(same, "listening on")
     assert await asyncio.to_thread(old.exit_code) == 0
     assert await metrics(first) == 200
     moved = start(ledger.url, redis_server.url, port=port, ops_port=other, replace=True)
-    await until(lambda: "listening on" in moved.text(), "it serves")
+    await logs(moved, "listening on")
     assert await asyncio.to_thread(same.exit_code) == 0
     assert await metrics(other) == 200
     with pytest.raises(httpx.ConnectError):

@@ -8,7 +8,6 @@ import os
 import shlex
 import shutil
 import socket
-import subprocess
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,9 +16,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from testing.command_line import ENVIRONMENT, ONCEGATE, PATIENCE, Running, until_left
+from testing.command_line import ONCEGATE, PATIENCE, Running, running_command
 from testing.ledger import Ledger
-from testing.servers import bound, free_port
+from testing.servers import free_port
 
 ACTIVATE = shutil.which("systemd-socket-activate")
 
@@ -39,18 +38,9 @@ def activated(
     moved = f"exec {moves}; " if moves else ""
     script = f"{moved}export LISTEN_PID=$$ LISTEN_FDS={count}; exec {shlex.join([*ONCEGATE, 'serve', *arguments])}"
     named = {"LISTEN_FDNAMES": names} if names else {}
-    process = subprocess.Popen(
-        bound("bash", "-c", script),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=ENVIRONMENT | named | environment,
-        start_new_session=True,
-        pass_fds=passed,
-    )
-    for each in passed:
-        os.close(each)
-    with until_left(process) as running:
+    with running_command("bash", "-c", script, pass_fds=passed, **named, **environment) as running:
+        for each in passed:
+            os.close(each)
         yield running
 
 
@@ -68,9 +58,7 @@ def test_the_request_that_has_it_started_is_answered(ledger: Ledger, tmp_path: P
         "--workers",
         "2",
     ]
-    options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "start_new_session": True}
-    process = subprocess.Popen(bound(str(ACTIVATE), "-l", f"127.0.0.1:{port}", *command), env=ENVIRONMENT, **options)
-    with until_left(process) as running:
+    with running_command(str(ACTIVATE), "-l", f"127.0.0.1:{port}", *command) as running:
         running.wait_for("Listening on")
         answer = httpx.post(f"http://127.0.0.1:{port}/payments", headers={"idempotency-key": "a"}, timeout=PATIENCE)
         assert answer.status_code == 201
@@ -111,16 +99,8 @@ def test_the_socket_of_ops_port_has_the_operations(ledger: Ledger, names: str) -
 
 def test_what_is_another_process_s_is_left_alone(ledger: Ledger) -> None:
     """Variables that a parent has left in the environment."""
-    environment = ENVIRONMENT | {"LISTEN_PID": "1", "LISTEN_FDS": "1"}
-    process = subprocess.Popen(
-        bound(*ONCEGATE, "serve", "--upstream", ledger.url, "--port", "0"),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=environment,
-        start_new_session=True,
-    )
-    with until_left(process) as running:
+    arguments = ["serve", "--upstream", ledger.url, "--port", "0"]
+    with running_command(*ONCEGATE, *arguments, LISTEN_PID="1", LISTEN_FDS="1") as running:
         assert httpx.get(f"{running.url()}/payments", timeout=PATIENCE).status_code == 201
 
 
