@@ -2,7 +2,7 @@
 
 The running one listens on a control socket, whose file is its user's alone. The new one connects, and gets the listening
 sockets as descriptors: they are the same sockets, with the same queues, so that none is ever closed or opened while clients
-connect. Each of the new one's workers reports once it could serve. When all have, the running one passes its word on (`GO`),
+connect. Each of the new one's workers reports once it could serve. When all have, the running one sends `GO`,
 accepts nothing more, and ends when its connections have. Until then it goes on as before, whatever becomes of the new one.
 
     new -> running   {"protocol": 1, "workers": 2}
