@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from oncegate.app.gateway.fast_path import FastPath
 from oncegate.app.gateway.gateway import Gateway
+from oncegate.app.gateway.tunnel import Tunnels
 from oncegate.app.operators.pages.bearer import Bearer
 from oncegate.app.operators.pages.operations import Operations
 from oncegate.app.operators.pages.policy import published
@@ -124,6 +125,13 @@ def create_gateway(
             None if submitter is None else submitter.start,
             prefix=settings.prefix,
             ops_port=settings.ops_port,
+        ),
+        tunnels=Tunnels(
+            forwarder,
+            middleware.door.policies,
+            timeout=settings.tunnel_timeout,
+            unread=middleware.door.unread,
+            count=metrics.tunnels_changed,
         ),
         unread=middleware.door.unread,
         cors=cors,

@@ -8,9 +8,9 @@ dropped silently: the app learns of it by ``http.disconnect``.
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import httptools
 
@@ -43,6 +43,25 @@ _FAILED: Final = (
     b"HTTP/1.1 500 Internal Server Error\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: 21\r\n"
     b"connection: close\r\n\r\nInternal Server Error"
 )
+
+
+UPGRADING: Final = "oncegate.upgrading"
+"""In the scope of a request for a WebSocket that can be had: the `InboundRequest`, which can `switch`."""
+
+
+class Channel(NamedTuple):
+    """A client's connection that is HTTP's no more: ``early`` is what its client has sent already.
+
+    ``is_full``: the client is behind in reading. ``stopping``: the server stops, and has notified its connections.
+    The new owner adds itself to ``connections``, whose members have a `transport` and a `shutdown`, and calls ``on_lost`` at the end.
+    """
+
+    transport: asyncio.Transport
+    early: bytes
+    is_full: bool
+    stopping: bool
+    connections: set[Any]
+    on_lost: Callable[[], None] | None
 
 
 class InboundRequest:
@@ -183,6 +202,26 @@ class InboundRequest:
         if not more:
             self._more = None
         return {"type": "http.request", "body": body, "more_body": more}
+
+    async def until_left(self) -> Message:
+        """ASGI ``receive`` of a request whose body is another protocol's: waits until the client left, or is answered."""
+        while not (self.gone or self._complete):
+            if self._news is None:
+                self._news = asyncio.Event()
+            await self._news.wait()
+            self._news.clear()
+        return {"type": "http.disconnect"}
+
+    def switch(self) -> Channel | None:
+        """Hand over the connection to another protocol, which is the answer. ``None``: the client has left."""
+        if self.gone:
+            return None
+        channel = self._connection.hand_over(self.body)
+        if channel is not None:
+            self._body = b""
+            self._complete = True
+            self._wake()
+        return channel
 
     def _wake(self) -> None:
         if self._news is not None:

@@ -110,6 +110,9 @@ class GatewaySettings(StrictSettings):
     upstream_ca: str = Field(
         default="", description="PEM file of the authorities that may have signed the upstream's certificate"
     )
+    tunnel_timeout: Seconds = Field(
+        default=300, description="seconds until a WebSocket that carries nothing, a ping neither, is closed"
+    )
     trusted_proxies: tuple[str, ...] = Field(default=(), description="addresses whose X-Forwarded-* are believed")
     via: bool = Field(
         default=True,

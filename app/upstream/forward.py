@@ -24,6 +24,7 @@ from oncegate.app.upstream.connection import UpstreamConnection
 from oncegate.app.upstream.outgoing import ClientLeft, Outgoing, watches
 from oncegate.app.upstream.pool import Upstream
 from oncegate.app.upstream.response import ResponseReader
+from oncegate.app.upstream.upgrade import UPGRADE, AnswerToUpgrade, Switched, SwitchedAway
 from oncegate.cache.errors import OncegateError
 from oncegate.middleware.admission.deadlines import Deadlines
 from oncegate.middleware.http.asgi import SCOPE_EXTENSION, AttemptView, Message, Receive, Scope, Send, respond
@@ -101,6 +102,25 @@ class Forwarder:
         begin = partial(outgoing.begin, request, head, first)
         await self._finish(connection, outgoing, begin, send, scope["method"], view)
 
+    async def upgrade(self, scope: Scope, receive: Receive, send: Send, join: Callable[[Switched], None]) -> None:
+        """Forwards a request for a WebSocket, without a body. Where the upstream agrees, ``join`` is called, and nothing sent.
+
+        Else as an app; ``receive`` gives nothing but the client's leaving. Raises as an app does.
+        """
+        refusal: RequestRefused | None = None
+        try:
+            head = self._writer.head(scope).lines + UPGRADE
+            connection = await self.upstream.ready(new=True)
+        except RequestRefused as error:
+            refusal = error
+        if refusal is not None:
+            await _refuse(send, refusal)
+            return
+        AnswerToUpgrade(connection, scope, via=self._via, join=join)
+        outgoing = Outgoing(connection, receive, self._response_timeout, self.watches(connection.loop))
+        begin = partial(outgoing.begin_again, connection, (head, b""), is_head=False)
+        await self._finish(connection, outgoing, begin, send, scope["method"], None)
+
     def begin(self, scope: Scope, headers: Headers, body: bytes) -> UpstreamConnection | None:
         """Sends a request whose body is whole, with ``headers``, over an idle connection, without waiting.
 
@@ -173,7 +193,7 @@ class Forwarder:
                 await send(start)
                 start = None
                 body = await _stream(connection, send)
-        except ClientLeft:
+        except (ClientLeft, SwitchedAway):
             return
         except (OutcomeUnknown, NotProcessed, asyncio.CancelledError):
             connection.abort()  # its exchange has no owner any more
