@@ -28,6 +28,7 @@ from oncegate.app.processes import (
 )
 from oncegate.app.server.accept import Acceptor, Balance, bind
 from oncegate.app.server.connection import InboundConnection
+from oncegate.app.settings.certificates import ListenerTls, certificates
 from oncegate.app.settings.gateway import GatewaySettings, redact
 from oncegate.app.settings.sources import ConfigurationError, gateway_admin_token
 from oncegate.app.telemetry import logs
@@ -51,8 +52,9 @@ def serve(
     """Run the gateway until it is stopped; returns the exit code. ``announce`` is called with its URL once it listens."""
     logs.configure(settings.log_level, settings.log_format)
     try:
+        tls = ListenerTls.of(settings)
         # Made before any fork: nothing in it has a connection, a thread or an event loop yet.
-        gateway = create_gateway(settings, observe=observe, admin_token=gateway_admin_token())
+        gateway = create_gateway(settings, observe=observe, admin_token=gateway_admin_token(), tls=tls)
     except ConfigurationError as error:
         return _refused(str(error), USAGE)
     except UnusableKeys as error:
@@ -65,10 +67,10 @@ def serve(
             sockets += bind(settings.host, settings.ops_port, "ops_port")  # behind those whose URL is announced
     except OSError as error:
         return _refused(str(error))
-    for line in settings.advice():
+    for line in (*settings.advice(), *[line for each in certificates(settings) for line in each.advice()]):
         log.warning("%s", line)
     balance = Balance(settings.workers) if settings.workers > 1 else None
-    work = partial(_work, gateway, settings, sockets, announce, balance)
+    work = partial(_work, gateway, settings, sockets, announce, balance, tls)
     if balance is None:
         return work(0)
 
@@ -102,10 +104,11 @@ def _work(
     sockets: Sequence[socket.socket],
     announce: Callable[[str], None] | None,
     balance: Balance | None,
+    tls: ListenerTls | None,
     index: int,
 ) -> int:
     """One process's life: of worker ``index``, or of a process that is alone, without a ``balance``."""
-    server = _Server(server_config(gateway), gateway, settings, announce=announce, balance=balance)
+    server = _Server(server_config(gateway), gateway, settings, announce=announce, balance=balance, tls=tls)
     # uvicorn raises the signal again when it has shut down: into these, which do nothing by then. Before it installs
     # its own, they make it stop as soon as it has started.
     for caught in STOPPING:
@@ -155,9 +158,11 @@ class _Server(uvicorn.Server):
         *,
         announce: Callable[[str], None] | None,
         balance: Balance | None = None,
+        tls: ListenerTls | None = None,
     ) -> None:
         super().__init__(config)
         self._balance = balance
+        self._tls = tls
         self._gateway = gateway
         self._settings = settings
         self._parent = os.getppid()
@@ -172,16 +177,19 @@ class _Server(uvicorn.Server):
         for server in self.servers:  # they made the sockets listen, and would accept beside the acceptor
             server.close()
         self.servers = []
-        self._acceptor = Acceptor(sockets, self._connection, self.server_state.connections, self._balance)
+        self._acceptor = Acceptor(sockets, self._connection, self.server_state.connections, self._balance, self._tls)
         self._acceptor.start()
         log_ignored_signals()
         _spare_the_collector()
         host = f"[{self._settings.host}]" if ":" in self._settings.host else self._settings.host
-        url = f"http://{host}:{sockets[0].getsockname()[1]}"
+        scheme = "http" if self._tls is None else "https"
+        url = f"{scheme}://{host}:{sockets[0].getsockname()[1]}"
         upstream, cache = redact(self._settings.upstream), redact(self._settings.cache)
         log.info("listening on %s, upstream %s, cache %s", url, upstream, cache)
         if self._settings.ops_port:
-            log.info("metrics and records on http://%s:%d%s", host, self._settings.ops_port, self._settings.prefix)
+            log.info(
+                "metrics and records on %s://%s:%d%s", scheme, host, self._settings.ops_port, self._settings.prefix
+            )
         if self._announce:
             self._announce(url)
         self._loading = asyncio.ensure_future(self._load_operations())

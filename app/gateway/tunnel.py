@@ -33,7 +33,10 @@ ENDING_SECONDS: Final = 5.0
 
 
 class Tunnels:
-    """The gateway's tunnels. ``timeout``: seconds after which one that carries nothing is closed. ``count`` gets changes of their number."""
+    """The gateway's tunnels. ``timeout``: seconds after which one that carries nothing is closed.
+
+    What waits for slow readers counts in ``unread``; ``count`` is called with changes of their number.
+    """
 
     def __init__(
         self,
@@ -52,7 +55,9 @@ class Tunnels:
 
     def take(self, scope: Scope) -> InboundRequest | None:
         """The request, if it may have a tunnel: it is a WebSocket's handshake, and not under enforcement."""
-        request: InboundRequest | None = scope.pop(UPGRADING, None)  # it refers to its scope: nothing is left to collect
+        request: InboundRequest | None = scope.pop(
+            UPGRADING, None
+        )  # it refers to its scope: nothing is left to collect
         if request is None or self._policies.match(scope["method"], scope["path"], scope["raw_path"]) is not None:
             return None
         return request
@@ -175,6 +180,11 @@ class TunnelEnd(asyncio.Protocol):
         except (OSError, RuntimeError):  # uvloop raises where asyncio only logs
             self.transport.abort()
 
+    def close(self) -> None:
+        """Close behind what was written."""
+        if not self.transport.is_closing():  # asyncio's TLS forgets itself at a second one
+            self.transport.close()
+
     def finish(self) -> None:
         """Send the end behind what was written. Over TLS there is no half of it: the connection closes."""
         transport = self.transport
@@ -204,7 +214,7 @@ class TunnelEnd(asyncio.Protocol):
         if other is not None:
             other.finish()
             if other._has_ended or self._tunnel.is_ending:
-                self.transport.close()
+                self.close()
         self._tunnel.on_end()
         return not self._tls
 
@@ -229,8 +239,8 @@ class TunnelEnd(asyncio.Protocol):
         """The connection is gone: the other one closes, once it has what was read before."""
         self.lost = True
         self._unread.release(self)
-        if self.other is not None and not self.other.lost:
-            self.other.transport.close()
+        if self.other is not None:
+            self.other.close()
         self._tunnel.on_lost()
 
     # -- a reader's: see `oncegate.middleware.admission.buffers.Reader` --------------------------------------------------

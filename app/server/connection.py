@@ -330,8 +330,7 @@ class InboundConnection(asyncio.Protocol):
         self.stopping = True
         self._pipelined.clear()
         if self._answering is None:  # a client that is still sending does not wait for an answer
-            self.transport.close()
-            self._watch_the_rest()
+            self._close()
 
     def close(self) -> None:
         """Close the connection once its client has read what was written; it must read something now and then."""
@@ -344,7 +343,11 @@ class InboundConnection(asyncio.Protocol):
         ):
             self._linger()
             return
-        self.transport.close()
+        self._close()
+
+    def _close(self) -> None:
+        if not self.transport.is_closing():  # asyncio's TLS forgets itself at a second one
+            self.transport.close()
         self._watch_the_rest()
 
     def _linger(self) -> None:
@@ -362,8 +365,7 @@ class InboundConnection(asyncio.Protocol):
         """Its client has sent ``size`` bytes more, which are dropped."""
         seconds = 0.0 if self._lingering is None else self._lingering.drop(size)
         if not seconds:
-            self.transport.close()
-            self._watch_the_rest()
+            self._close()
         elif self.transport.get_write_buffer_size():
             if not size:
                 self._watch_the_rest()

@@ -76,10 +76,12 @@ def requests_websocket(headers: list[tuple[bytes, bytes]]) -> bool:
 def can_switch(method: bytes, headers: list[tuple[bytes, bytes]]) -> bool:
     """Whether a request for a WebSocket is one as RFC 6455 section 4.1 has it, so that it can be forwarded as such.
 
-    With a body, or with another protocol beside it (h2c, by which requests would get past the checks), it could be read in two ways.
+    With a body it can be read in two ways; by another protocol beside it (h2c) requests would get past what is checked here.
     """
     offered = [value.lower() for name, value in headers if name == b"upgrade"]
-    has_body = any(name == b"transfer-encoding" or (name == b"content-length" and value != b"0") for name, value in headers)
+    has_body = any(
+        name == b"transfer-encoding" or (name == b"content-length" and value != b"0") for name, value in headers
+    )
     return method == b"GET" and offered == [b"websocket"] and not has_body
 
 

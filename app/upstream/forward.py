@@ -20,6 +20,7 @@ from functools import partial
 from typing import Final
 
 from oncegate.app.http1 import VIA, RequestRefused, RequestWriter, TrustedPeers
+from oncegate.app.settings.certificates import Certificate
 from oncegate.app.upstream.connection import UpstreamConnection
 from oncegate.app.upstream.outgoing import ClientLeft, Outgoing, watches
 from oncegate.app.upstream.pool import Upstream
@@ -42,10 +43,11 @@ class Forwarder:
 
     Times are in seconds: ``connect_timeout`` until a connection is open (names and TLS included); ``response_timeout`` until
     the response's head, for requests that pass through (an enforced attempt's time limits are its owner's);
-    ``keepalive`` for idle connections. ``ca_file``: a PEM file instead of the system's authorities. ``trusted_proxies``:
-    addresses or networks whose ``X-Forwarded-*`` are believed. ``end_to_end``: request fields that ``Connection`` can't have
-    removed, besides the usual ones. ``via``: requests and responses that pass get a ``Via`` of ours. Raises `ValueError` for
-    a malformed URL or network, `OSError` for an unreadable CA file.
+    ``keepalive`` for idle connections. ``ca_file``: a PEM file instead of the system's authorities. ``certificate``: what
+    an https upstream is shown of us. ``trusted_proxies``: addresses or networks whose ``X-Forwarded-*`` are believed.
+    ``end_to_end``: request fields that ``Connection`` can't have removed, besides the usual ones. ``via``: requests and
+    responses that pass get a ``Via`` of ours. Raises `ValueError` for a malformed URL or network, `OSError` for an unreadable
+    CA file, `ConfigurationError` for a certificate that can't be used.
     """
 
     def __init__(
@@ -57,12 +59,18 @@ class Forwarder:
         keepalive: float = 1.5,
         max_idle: int = 1024,
         ca_file: str | None = None,
+        certificate: Certificate | None = None,
         trusted_proxies: Sequence[str] = (),
         end_to_end: Collection[str] = (),
         via: bool = True,
     ) -> None:
         self.upstream = Upstream(
-            upstream, connect_timeout=connect_timeout, keepalive=keepalive, ca_file=ca_file, max_idle=max_idle
+            upstream,
+            connect_timeout=connect_timeout,
+            keepalive=keepalive,
+            ca_file=ca_file,
+            certificate=certificate,
+            max_idle=max_idle,
         )
         address = self.upstream.address
         self._writer = RequestWriter(

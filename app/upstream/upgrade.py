@@ -1,8 +1,8 @@
 """The answer to a request for a WebSocket: is it the upstream's 101, after which the connection is no longer HTTP's?
 
-Requests for it are the one way by which bytes pass that nobody here reads. So the upstream must be seen to agree: by an `Upgrade` to
-WebSocket and by the digest of the client's key (RFC 6455 section 4.2.2), which an app that was made to answer 101 doesn't have. By
-any other answer the connection is HTTP's as before, and the answer is passed on as ever.
+Behind it bytes pass that nobody here reads. So the upstream must be seen to agree: by an `Upgrade` to WebSocket, and by the
+digest of the client's key (RFC 6455 section 4.2.2), which an app that was only made to answer 101 doesn't have. After any other
+answer the connection is HTTP's as before, and the answer is passed on as ever.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ _ITS_DIGEST: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455 section
 
 
 class Switched(NamedTuple):
-    """An upstream's connection that is HTTP's no more. ``head`` is its answer as it goes to the client, ``early`` what came behind.
+    """An upstream's connection that is HTTP's no more. ``head`` is its answer as the client gets it, ``early`` what came behind.
 
     Call ``lost`` when the transport is gone.
     """

@@ -24,7 +24,10 @@ from testing.upstreams import OK, PATIENCE, Behaviour, Peer, Upstream, reset
 
 KEY = b"dGhlIHNhbXBsZSBub25jZQ=="
 DIGEST = b64encode(sha1(KEY + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11").digest())
-ASKS = b"Connection: keep-alive, Upgrade\r\nUpgrade: WebSocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: %b\r\n" % KEY
+ASKS = (
+    b"Connection: keep-alive, Upgrade\r\nUpgrade: WebSocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: %b\r\n"
+    % KEY
+)
 HANDSHAKE = b"GET /talk?a=1 HTTP/1.1\r\nHost: api.example\r\n" + ASKS + b"\r\n"
 AGREES = b"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: %b\r\n" % DIGEST
 SWITCHING = b"HTTP/1.1 101 Switching Protocols\r\n" + AGREES + b"\r\n"
@@ -240,7 +243,8 @@ async def test_a_101_that_is_none_reaches_nobody(answer: bytes) -> None:
 BODY = b"Content-Length: 5\r\n"
 REFUSED = {
     "with a body": HANDSHAKE.replace(b"Sec-WebSocket-V", BODY + b"Sec-WebSocket-V") + b"12345",
-    "with chunks": HANDSHAKE.replace(b"Sec-WebSocket-V", b"Transfer-Encoding: chunked\r\nSec-WebSocket-V") + b"0\r\n\r\n",
+    "with chunks": HANDSHAKE.replace(b"Sec-WebSocket-V", b"Transfer-Encoding: chunked\r\nSec-WebSocket-V")
+    + b"0\r\n\r\n",
     "by another method": HANDSHAKE.replace(b"GET", b"PUT"),
     "with another protocol beside it": HANDSHAKE.replace(b": WebSocket", b": h2c, websocket"),
     "in two fields": HANDSHAKE.replace(b"Upgrade: WebSocket\r\n", b"Upgrade: WebSocket\r\nUpgrade: h2c\r\n"),
@@ -431,7 +435,7 @@ async def test_who_breaks_off_ends_it_for_the_other(who: str) -> None:
 
 async def test_one_that_carries_nothing_ends_in_order() -> None:
     limit, loop = 0.5, asyncio.get_running_loop()
-    async with speaking(echoing, tunnel_timeout=limit) as (side, upstream, client, _):
+    async with speaking(echoing, tunnel_timeout=limit) as (side, _, client, _):
         await side.head()
         for _ in range(3):
             side.writer.write(b"ping")
@@ -532,5 +536,3 @@ async def test_to_an_upstream_over_tls_and_over_a_socket(tmp_path: Path) -> None
             assert await side.take(len(NOISE)) == NOISE
             writer.close()
             await until(client, "tunnels", lambda count: count == 0)
-
-
