@@ -276,15 +276,15 @@ async def test_it_may_follow_other_requests_on_its_connection() -> None:
             await peer.send(OK)
         else:
             await peer.send(SWITCHING)
-            await peer.send(await peer.reader.readexactly(3))
+            await peer.send(await peer.reader.readexactly(len(NOISE)))
 
     before = b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n"
-    async with speaking(behave, before * 2 + HANDSHAKE + b"abc") as (side, _, _, _):
+    async with speaking(behave, before * 2 + HANDSHAKE + NOISE) as (side, _, _, _):
         for _ in range(2):
             await side.head()
             assert await side.take(2) == b"ok"
         assert (await side.head()).startswith(b"HTTP/1.1 101 ")
-        assert await side.take(3) == b"abc"
+        assert await side.take(len(NOISE)) == NOISE
 
 
 async def test_no_answer_in_time_is_a_problem() -> None:
@@ -371,7 +371,6 @@ async def test_who_does_not_read_holds_up_who_sends(towards: str) -> None:
         assert await within(swallow(side.reader) if towards == "client" else counted) == FLOOD
         if pouring is not None:
             await pouring
-        side.writer.close()
         await until(client, "unread_bytes", lambda held: held == 0)
 
 
@@ -489,6 +488,31 @@ async def test_a_stop_ends_them_in_order() -> None:
         for task in ending:
             assert await within(task) == NOISE
         await within(ended.wait())
+
+
+async def test_a_stop_resets_nobody_who_still_sends() -> None:
+    """What they send is read until they close: a connection that is closed with something unread is reset."""
+    reads, flood = asyncio.Event(), Flood(FLOOD)
+
+    async def behave(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(SWITCHING + NOISE)
+        await reads.wait()
+        await peer.hang()
+
+    async with Upstream(behave) as upstream:
+        async with served(upstream.url) as (client, _):
+            side = Side(*await asyncio.open_connection("127.0.0.1", client.base_url.port))
+            side.writer.write(HANDSHAKE)
+            await side.head()
+            pouring = asyncio.create_task(flood.pour(side.writer))
+            await flood.stuck()
+            ending = asyncio.create_task(side.rest())
+            ending.add_done_callback(lambda _: side.writer.close())
+            asyncio.get_running_loop().call_later(0.1, reads.set)
+        assert await ending == NOISE
+        await asyncio.gather(pouring, return_exceptions=True)
+        await upstream.gone()
 
 
 async def test_one_that_is_agreed_to_while_the_server_stops_ends_at_once() -> None:

@@ -1,4 +1,4 @@
-"""TLS at the gateway's port, and a certificate of ours at the upstream's: on both event loops, with clients of Python and OpenSSL.
+"""TLS at the gateway's port, and a certificate of ours at the upstream's: on both loops, by clients of Python's and OpenSSL.
 
 Rules of docs/contract.md: R9.24, R9.28, R9.29, R9.30.
 """
@@ -92,17 +92,20 @@ async def openssl(port: int, *options: str) -> str:
 async def test_requests_and_replays_over_tls(authority: Authority) -> None:
     body = NOISE * 8
     answer = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
-    async with Upstream(answering(answer)) as upstream, listening(authority, upstream.url) as there:
-        async with there.client() as client:
-            for _ in range(2):
-                done = await client.post("/payments", headers={"Idempotency-Key": "k"}, content=body)
-                assert done.content == body
-            assert done.headers["idempotent-replayed"] == "true"
-            assert (await client.get("/a")).content == body
-            assert (await client.get("/_oncegate/healthz")).status_code == 200
-            assert upstream.requests[0].body == body
-            assert upstream.requests[0].value("x-forwarded-proto") == "https"
-            assert await metric(client, "tls_cert_ends_timestamp_seconds") == there.tls.ends
+    async with (
+        Upstream(answering(answer)) as upstream,
+        listening(authority, upstream.url) as there,
+        there.client() as client,
+    ):
+        for _ in range(2):
+            done = await client.post("/payments", headers={"Idempotency-Key": "k"}, content=body)
+            assert done.content == body
+        assert done.headers["idempotent-replayed"] == "true"
+        assert (await client.get("/a")).content == body
+        assert (await client.get("/_oncegate/healthz")).status_code == 200
+        assert upstream.requests[0].body == body
+        assert upstream.requests[0].value("x-forwarded-proto") == "https"
+        assert await metric(client, "tls_cert_ends_timestamp_seconds") == there.tls.ends
 
 
 @pytest.mark.both_loops
@@ -171,6 +174,29 @@ async def test_a_tunnel_over_tls(authority: Authority) -> None:
 
 
 @pytest.mark.both_loops
+async def test_what_was_sent_before_the_end_of_tls_arrives(authority: Authority) -> None:
+    """Over TLS a close is of both directions: what the other side has not taken yet still goes to it."""
+    sent, counted = NOISE * 100, asyncio.get_running_loop().create_future()
+
+    async def behave(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(SWITCHING)
+        size = 0
+        while data := await peer.reader.read(65_536):
+            size += len(data)
+            await asyncio.sleep(0.001)  # slower than who sends
+        counted.set_result(size)
+
+    async with Upstream(behave) as upstream, listening(authority, upstream.url) as there:
+        side = await there.connect()
+        side.writer.write(HANDSHAKE)
+        await side.head()
+        side.writer.write(sent)
+        side.writer.close()
+        assert await within(counted) == len(sent)
+
+
+@pytest.mark.both_loops
 async def test_a_stop_ends_tunnels_over_tls(authority: Authority) -> None:
     async def behave(peer: Peer) -> None:
         await peer.request()
@@ -192,7 +218,7 @@ async def test_old_protocols_are_refused(authority: Authority) -> None:
     weak = ("-cipher", "ALL:@SECLEVEL=0")
     old = authority.server()
     old.verify_mode = ssl.CERT_NONE
-    with pytest.warns(DeprecationWarning):
+    with pytest.warns(DeprecationWarning, match="TLSv1 is deprecated"):
         old.minimum_version = ssl.TLSVersion.TLSv1
     old.set_ciphers("ALL:@SECLEVEL=0")
     async with Upstream(answering(OK), tls=old) as upstream:
