@@ -1,6 +1,6 @@
 """`oncegate serve` that speaks TLS: two workers, curl, a stop; wrong files are one line and exit code 2.
 
-Rules of docs/contract.md: R9.28, R9.29.
+Rules of docs/contract.md: R9.28, R9.30.
 """
 
 import subprocess

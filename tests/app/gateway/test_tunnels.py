@@ -9,7 +9,6 @@ import ssl
 from base64 import b64encode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from hashlib import sha1
 from pathlib import Path
 from typing import Any
 
@@ -20,41 +19,22 @@ import trustme
 from oncegate.app.gateway import tunnel
 from oncegate.app.gateway.gateway import Gateway
 from testing.served import served
-from testing.upstreams import OK, PATIENCE, Behaviour, Peer, Upstream, reset
-
-KEY = b"dGhlIHNhbXBsZSBub25jZQ=="
-DIGEST = b64encode(sha1(KEY + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11").digest())
-ASKS = (
-    b"Connection: keep-alive, Upgrade\r\nUpgrade: WebSocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: %b\r\n"
-    % KEY
+from testing.upstreams import OK, Behaviour, Peer, Upstream, reset
+from tests.app.tunnelling import (
+    AGREES,
+    DIGEST,
+    HANDSHAKE,
+    KEY,
+    NOISE,
+    SWITCHING,
+    Flood,
+    Side,
+    metric,
+    until,
+    within,
 )
-HANDSHAKE = b"GET /talk?a=1 HTTP/1.1\r\nHost: api.example\r\n" + ASKS + b"\r\n"
-AGREES = b"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: %b\r\n" % DIGEST
-SWITCHING = b"HTTP/1.1 101 Switching Protocols\r\n" + AGREES + b"\r\n"
-NOISE = bytes(range(256)) * 400
 
 pytestmark = pytest.mark.both_loops
-
-
-class Side:
-    """A client's connection to the gateway."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader, self.writer = reader, writer
-
-    async def head(self) -> bytes:
-        return await within(self.reader.readuntil(b"\r\n\r\n"))
-
-    async def take(self, size: int) -> bytes:
-        return await within(self.reader.readexactly(size))
-
-    async def rest(self) -> bytes:
-        return await within(self.reader.read())
-
-
-async def within(awaited: Any) -> Any:
-    async with asyncio.timeout(PATIENCE):
-        return await awaited
 
 
 @asynccontextmanager
@@ -80,18 +60,6 @@ async def echoing(peer: Peer) -> None:
 
 async def open_tunnels(client: httpx.AsyncClient) -> float:
     return await metric(client, "tunnels")
-
-
-async def metric(client: httpx.AsyncClient, name: str) -> float:
-    text = (await client.get("/_oncegate/metrics")).text
-    (line,) = [line for line in text.splitlines() if line.startswith(f"oncegate_{name} ")]
-    return float(line.split()[1])
-
-
-async def until(client: httpx.AsyncClient, name: str, wanted: Any) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while not wanted(await metric(client, name)):  # noqa: ASYNC110 - a page tells nobody
-            await asyncio.sleep(0.01)
 
 
 # -- the handshake ----------------------------------------------------------------------------------------------------------
@@ -310,31 +278,6 @@ async def test_a_client_that_leaves_before_the_answer_ends_it() -> None:
 
 
 # -- bounds -----------------------------------------------------------------------------------------------------------------
-
-
-class Flood:
-    """Sends as much as is taken, and counts it."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self.sent = 0
-
-    async def pour(self, writer: asyncio.StreamWriter) -> None:
-        piece = NOISE[:65_536]
-        while self.sent < self.size:
-            writer.write(piece)
-            await writer.drain()
-            self.sent += len(piece)
-        writer.write_eof()
-
-    async def stuck(self) -> int:
-        """How much was taken, once nothing more is."""
-        async with asyncio.timeout(PATIENCE):
-            while True:
-                before = self.sent
-                await asyncio.sleep(0.5)
-                if before and self.sent == before:
-                    return before
 
 
 FLOOD = 128 * 1024 * 1024

@@ -6,26 +6,19 @@ Rules of docs/contract.md: R9.24, R9.28, R9.29, R9.30.
 import asyncio
 import logging
 import ssl
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
-from uvicorn.server import ServerState
 
-from oncegate.app.factory import create_gateway
-from oncegate.app.serve import server_config
 from oncegate.app.server import accept
-from oncegate.app.server.accept import Acceptor, bind
-from oncegate.app.server.connection import InboundConnection
 from oncegate.app.settings.certificates import ListenerTls, certificates
 from oncegate.app.settings.gateway import GatewaySettings
 from oncegate.app.settings.sources import ConfigurationError
-from testing.certificates import NAME, Authority
-from testing.upstreams import OK, PATIENCE, Peer, Upstream, answering, closing_after
-from tests.app.gateway.test_tunnels import HANDSHAKE, NOISE, SWITCHING, Flood, Side, metric, until, within
+from testing.certificates import Authority
+from testing.tls_served import listening
+from testing.upstreams import OK, Peer, Upstream, answering, closing_after
+from tests.app.tunnelling import HANDSHAKE, NOISE, SWITCHING, Flood, Side, metric, until, within
 
 GET = b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n"
 
@@ -35,57 +28,14 @@ def authority(tmp_path: Path) -> Authority:
     return Authority(tmp_path)
 
 
-class Listening:
-    """A gateway that speaks TLS, in the test's own loop."""
-
-    def __init__(self, tls: ListenerTls, settings: GatewaySettings, port: int, authority: Authority) -> None:
-        self.tls, self.settings, self.port = tls, settings, port
-        self._authority = authority
-
-    def client(self) -> httpx.AsyncClient:
-        url = f"https://{NAME}:{self.port}"
-        return httpx.AsyncClient(base_url=url, verify=self._authority.client(), timeout=PATIENCE, trust_env=False)
-
-    async def connect(self) -> Side:
-        context = self._authority.client()
-        return Side(*await asyncio.open_connection("127.0.0.1", self.port, ssl=context, server_hostname=NAME))
-
-
-@asynccontextmanager
-async def listening(authority: Authority, upstream: str, **given: Any) -> AsyncIterator[Listening]:
-    cert, key = authority.issue()
-    settings = GatewaySettings(upstream=upstream, **{"tls_cert": str(cert), "tls_key": str(key), **given})
-    tls = ListenerTls.of(settings)
-    assert tls is not None
-    gateway = create_gateway(settings, tls=tls)
-    config, state = server_config(gateway), ServerState()
-    config.load()
-    await gateway.start()
-    (bound,) = bind("127.0.0.1", 0)
-    bound.listen()
-    acceptor = Acceptor([bound], lambda: InboundConnection(config, state, {}), state.connections, None, tls)  # type: ignore[arg-type]  # as uvicorn's
-    acceptor.start()
-    try:
-        yield Listening(tls, settings, bound.getsockname()[1], authority)
-    finally:
-        acceptor.stop()
-        bound.close()
-        for connection in list(state.connections):
-            connection.shutdown()
-        async with asyncio.timeout(PATIENCE):
-            while state.connections:  # noqa: ASYNC110 - uvicorn's set tells nobody
-                await asyncio.sleep(0.001)
-        await gateway.stop()
-
-
 async def openssl(port: int, *options: str) -> str:
     """What ``openssl s_client`` says of a connection that it closes at once."""
     command = ["openssl", "s_client", "-connect", f"127.0.0.1:{port}", *options]
     done = await asyncio.create_subprocess_exec(
         *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
     )
-    said, _ = await within(done.communicate())
-    return str(said.decode())
+    shown, _ = await within(done.communicate())
+    return str(shown.decode())
 
 
 @pytest.mark.both_loops
@@ -112,7 +62,7 @@ async def test_requests_and_replays_over_tls(authority: Authority) -> None:
 async def test_a_response_that_ends_with_its_connection_ends_by_its_alert(authority: Authority) -> None:
     answer = b"HTTP/1.1 200 OK\r\n\r\n" + NOISE
     async with Upstream(closing_after(answer)) as upstream, listening(authority, upstream.url) as there:
-        side = await there.connect()
+        side = Side(*await there.connect())
         side.writer.write(GET.replace(b"1.1", b"1.0"))
         assert (await side.rest()).endswith(NOISE)
 
@@ -134,7 +84,7 @@ async def test_who_does_not_read_holds_up_who_sends(authority: Authority) -> Non
 
     async with Upstream(behave) as upstream, listening(authority, upstream.url) as there:
         for sent in (GET, HANDSHAKE):
-            side = await there.connect()
+            side = Side(*await there.connect())
             side.writer.write(sent)
             await side.head()
             assert await flood.stuck() < flood.size // 2
@@ -160,13 +110,13 @@ async def test_a_tunnel_over_tls(authority: Authority) -> None:
         saw_end.set()
 
     async with Upstream(behave) as upstream, listening(authority, upstream.url) as there, there.client() as client:
-        ends = await there.connect()
+        ends = Side(*await there.connect())
         ends.writer.write(HANDSHAKE + NOISE + b"abc")
         await ends.head()
         assert await ends.take(2 * len(NOISE) + 3) == NOISE + NOISE + b"abc"
         ends.writer.close()
         await within(saw_end.wait())
-        is_ended = await there.connect()
+        is_ended = Side(*await there.connect())
         is_ended.writer.write(HANDSHAKE + b"stop")
         assert (await is_ended.rest()).endswith(NOISE + b"stop")
         is_ended.writer.close()
@@ -188,7 +138,7 @@ async def test_what_was_sent_before_the_end_of_tls_arrives(authority: Authority)
         counted.set_result(size)
 
     async with Upstream(behave) as upstream, listening(authority, upstream.url) as there:
-        side = await there.connect()
+        side = Side(*await there.connect())
         side.writer.write(HANDSHAKE)
         await side.head()
         side.writer.write(sent)
@@ -205,7 +155,7 @@ async def test_a_stop_ends_tunnels_over_tls(authority: Authority) -> None:
 
     async with Upstream(behave) as upstream:
         async with listening(authority, upstream.url) as there:
-            side = await there.connect()
+            side = Side(*await there.connect())
             side.writer.write(HANDSHAKE)
             await side.head()
             ending = asyncio.create_task(side.rest())
@@ -226,14 +176,14 @@ async def test_old_protocols_are_refused(authority: Authority) -> None:
             assert f"Protocol  : {name}\n" in await openssl(upstream.port, version, *weak)
     async with Upstream(answering(OK)) as upstream, listening(authority, upstream.url) as there:
         for version in ("-tls1", "-tls1_1"):
-            said = await openssl(there.port, version, *weak)
-            assert "New, (NONE), Cipher is (NONE)" in said
-            assert "no peer certificate available" in said
+            shown = await openssl(there.port, version, *weak)
+            assert "New, (NONE), Cipher is (NONE)" in shown
+            assert "no peer certificate available" in shown
         for version, name in (("-tls1_2", "TLSv1.2"), ("-tls1_3", "TLSv1.3")):
-            said = await openssl(there.port, version, "-alpn", "h2,http/1.1", "-CAfile", str(authority.ca))
-            assert f"New, {name}" in said
-            assert "Verify return code: 0 (ok)" in said
-            assert "ALPN protocol: http/1.1" in said
+            shown = await openssl(there.port, version, "-alpn", "h2,http/1.1", "-CAfile", str(authority.ca))
+            assert f"New, {name}" in shown
+            assert "Verify return code: 0 (ok)" in shown
+            assert "ALPN protocol: http/1.1" in shown
         async with there.client() as client:
             assert (await client.get("/a")).content == b"ok"
 
@@ -267,10 +217,10 @@ async def test_a_certificate_is_changed_under_load(authority: Authority) -> None
         changes, over = 0, asyncio.Event()
         seen: set[bytes] = set()
 
-        async def keep_asking() -> int:
+        async def keep_requesting() -> int:
             count = 0
             while not over.is_set():
-                side = await there.connect()
+                side = Side(*await there.connect())
                 shown = side.writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
                 seen.add(shown)
                 side.writer.write(GET * 2)
@@ -282,12 +232,12 @@ async def test_a_certificate_is_changed_under_load(authority: Authority) -> None
             return count
 
         async def shown_now() -> bytes:
-            side = await there.connect()
+            side = Side(*await there.connect())
             side.writer.close()
             return bytes(side.writer.get_extra_info("ssl_object").getpeercert(binary_form=True))
 
-        lasting = await there.connect()
-        asking = [asyncio.create_task(keep_asking()) for _ in range(4)]
+        lasting = Side(*await there.connect())
+        requesting = [asyncio.create_task(keep_requesting()) for _ in range(4)]
         current = there.settings
         for number in range(20):
             cert, key = authority.issue()
@@ -308,7 +258,7 @@ async def test_a_certificate_is_changed_under_load(authority: Authority) -> None
                     != before
                 )
         over.set()
-        assert all(await asyncio.gather(*asking))
+        assert all(await asyncio.gather(*requesting))
         assert len(seen) > 1
         lasting.writer.write(GET)
         await lasting.head()
