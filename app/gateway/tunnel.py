@@ -55,9 +55,8 @@ class Tunnels:
 
     def take(self, scope: Scope) -> InboundRequest | None:
         """The request, if it may have a tunnel: it is a WebSocket's handshake, and not under enforcement."""
-        request: InboundRequest | None = scope.pop(
-            UPGRADING, None
-        )  # it refers to its scope: nothing is left to collect
+        # Popped, since it refers to its scope, too: requests leave nothing to the garbage collector.
+        request: InboundRequest | None = scope.pop(UPGRADING, None)
         if request is None or self._policies.match(scope["method"], scope["path"], scope["raw_path"]) is not None:
             return None
         return request
@@ -130,7 +129,6 @@ class Tunnel:
         self._upstream_lost(None)
         if self._client_lost is not None:
             self._client_lost()
-        self._client.other = self._upstream.other = None  # no cycles: nothing is left to collect
 
     def _on_deadline(self) -> None:
         unsent = sum(unacknowledged(end.transport) for end in (self._client, self._upstream) if not end.lost)
@@ -139,8 +137,9 @@ class Tunnel:
         if moves:
             self._deadline.within(self._seconds)
         elif self.is_ending:
-            self._client.transport.abort()
-            self._upstream.transport.abort()
+            for end in (self._client, self._upstream):
+                if not end.lost:
+                    end.transport.abort()
         else:
             log.info("a tunnel was closed that had carried nothing for %g s", self._seconds)
             self.shutdown()
@@ -239,9 +238,12 @@ class TunnelEnd(asyncio.Protocol):
         """The connection is gone: the other one closes, once it has what was read before."""
         self.lost = True
         self._unread.release(self)
-        if self.other is not None:
-            self.other.close()
-        self._tunnel.on_lost()
+        other, tunnel = self.other, self._tunnel
+        if other is not None and not other.lost:
+            other.close()
+        tunnel.on_lost()
+        self.other = None  # they refer to each other: without it the collector has something to do
+        self._tunnel = None  # type: ignore[assignment]  # the same
 
     # -- a reader's: see `oncegate.middleware.admission.buffers.Reader` --------------------------------------------------
 

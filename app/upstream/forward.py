@@ -128,6 +128,7 @@ class Forwarder:
         outgoing = Outgoing(connection, receive, self._response_timeout, self.watches(connection.loop))
         begin = partial(outgoing.begin_again, connection, (head, b""), is_head=False)
         await self._finish(connection, outgoing, begin, send, scope["method"], None)
+        connection.error = None  # its traceback leads back to it, and a tunnel's connection lasts
 
     def begin(self, scope: Scope, headers: Headers, body: bytes) -> UpstreamConnection | None:
         """Sends a request whose body is whole, with ``headers``, over an idle connection, without waiting.

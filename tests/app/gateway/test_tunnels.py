@@ -4,6 +4,7 @@ Rules of docs/contract.md: R4.21, R9.5, R9.24, R9.25, R9.26, R9.27.
 """
 
 import asyncio
+import gc
 import re
 import ssl
 from base64 import b64encode
@@ -18,6 +19,9 @@ import trustme
 
 from oncegate.app.gateway import tunnel
 from oncegate.app.gateway.gateway import Gateway
+from oncegate.app.server.connection import InboundConnection
+from oncegate.app.server.request import InboundRequest
+from oncegate.app.upstream.connection import UpstreamConnection
 from testing.served import served
 from testing.upstreams import OK, Behaviour, Peer, Upstream, reset
 from tests.app.tunnelling import (
@@ -373,6 +377,27 @@ async def test_who_breaks_off_ends_it_for_the_other(who: str) -> None:
             assert await side.rest() == b""
         side.writer.close()
         await until(client, "tunnels", lambda count: count == 0)
+
+
+async def test_nothing_is_left_to_collect() -> None:
+    """The collector runs rarely: a gateway's requests leave no cycles."""
+    async with Upstream(echoing) as upstream, served(upstream.url) as (client, _):
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(3):
+                side = Side(*await asyncio.open_connection("127.0.0.1", client.base_url.port))
+                side.writer.write(HANDSHAKE)
+                await side.head()
+                side.writer.close()
+            await until(client, "tunnels", lambda count: count == 0)
+            kinds = (tunnel.Tunnel, tunnel.TunnelEnd, InboundConnection, UpstreamConnection, InboundRequest)
+            left = [each for each in gc.get_objects() if isinstance(each, kinds)]
+        finally:
+            gc.enable()
+        # The client's own, which asks for metrics, is kept alive.
+        assert [type(each).__name__ for each in left if type(each) is not InboundConnection] == []
+        assert len(left) <= 1
 
 
 async def test_one_that_carries_nothing_ends_in_order() -> None:
