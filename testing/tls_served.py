@@ -46,7 +46,7 @@ async def listening(authority: Authority, upstream: str, **given: Any) -> AsyncI
     await gateway.start()
     (bound,) = bind("127.0.0.1", 0)
     bound.listen()
-    acceptor = Acceptor([bound], lambda: InboundConnection(config, state, {}), state.connections, None, tls)  # type: ignore[arg-type]  # as uvicorn's
+    acceptor = Acceptor([bound], lambda: InboundConnection(config, state, {}), state.connections, None, tls)
     acceptor.start()
     try:
         yield Listening(tls, settings, bound.getsockname()[1], authority)

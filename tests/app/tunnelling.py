@@ -2,8 +2,9 @@
 
 import asyncio
 from base64 import b64encode
+from collections.abc import Awaitable
 from hashlib import sha1
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 
@@ -37,7 +38,11 @@ class Side:
         return await within(self.reader.read())
 
 
-async def within(awaited: Any) -> Any:
+Awaited = TypeVar("Awaited")
+
+
+async def within(awaited: Awaitable[Awaited]) -> Awaited:
+    """What is ``awaited``, where it ever comes."""
     async with asyncio.timeout(PATIENCE):
         return await awaited
 

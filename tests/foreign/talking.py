@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from websockets.asyncio.server import ServerConnection, serve
+from websockets.typing import Subprotocol
 
 from testing.own_loop import OwnLoop
 
@@ -19,7 +20,7 @@ class Talking(OwnLoop):
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
-        async with serve(self._talk, "127.0.0.1", 0, subprotocols=["a", "b"]) as server:  # type: ignore[list-item]  # a name
+        async with serve(self._talk, "127.0.0.1", 0, subprotocols=[Subprotocol("a"), Subprotocol("b")]) as server:
             self.url = f"http://127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}"
             yield
 

@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 from websockets.sync.client import connect
+from websockets.typing import Origin, Subprotocol
 
 from oncegate.app.settings.sources import load
 from testing.caller import fresh_key
@@ -253,7 +254,9 @@ def test_a_websocket_passes_both(kind: str, start: Start, redis_server: RedisSer
         pair = Lost(start, talking.url, redis_server, stack, namespace=fresh_key())
         edge = pair.edge(kind)
         url = f"ws://127.0.0.1:{edge.port}/talk"
-        with connect(url, subprotocols=["b"], origin="https://shop.example", open_timeout=DEADLINE) as client:  # type: ignore[arg-type,list-item]  # its names are texts of a type of their own
+        with connect(
+            url, subprotocols=[Subprotocol("b")], origin=Origin("https://shop.example"), open_timeout=DEADLINE
+        ) as client:
             assert client.subprotocol == "b"
             assert client.recv(DEADLINE) == "https://shop.example"
             for sent in ("a", bytes(100_000)):

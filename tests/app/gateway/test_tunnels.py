@@ -431,6 +431,14 @@ async def test_one_side_that_has_ended_does_not_keep_it(monkeypatch: pytest.Monk
         await upstream.gone()
 
 
+async def closing(side: Side) -> bytes:
+    """What comes until the end; then it closes, too."""
+    try:
+        return await side.rest()
+    finally:
+        side.writer.close()
+
+
 async def test_a_stop_ends_them_in_order() -> None:
     """What was read is flushed, both see an end and no reset, and the server ends by itself."""
     ended = asyncio.Event()
@@ -450,9 +458,7 @@ async def test_a_stop_ends_them_in_order() -> None:
                 sides.append(Side(reader, writer))
                 await sides[-1].head()
             await until(client, "tunnels", lambda count: count == 20)
-            ending = [asyncio.create_task(side.rest()) for side in sides]
-            for task, side in zip(ending, sides, strict=True):
-                task.add_done_callback(lambda _, side=side: side.writer.close())
+            ending = [asyncio.create_task(closing(side)) for side in sides]
         for task in ending:
             assert await within(task) == NOISE
         await within(ended.wait())
@@ -475,8 +481,7 @@ async def test_a_stop_resets_nobody_who_still_sends() -> None:
             await side.head()
             pouring = asyncio.create_task(flood.pour(side.writer))
             await flood.stuck()
-            ending = asyncio.create_task(side.rest())
-            ending.add_done_callback(lambda _: side.writer.close())
+            ending = asyncio.create_task(closing(side))
             asyncio.get_running_loop().call_later(0.1, reads.set)
         assert await ending == NOISE
         await asyncio.gather(pouring, return_exceptions=True)
