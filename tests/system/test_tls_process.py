@@ -15,7 +15,7 @@ from testing.command_line import invoke
 from testing.fetching import fetched
 from testing.gateway import DEADLINE
 from testing.ledger import Ledger
-from testing.servers import RedisServer
+from testing.servers import RedisServer, free_port
 from tests.system.conftest import Start
 
 
@@ -25,7 +25,13 @@ def test_workers_speak_it_to_whoever_verifies(
     authority, key = Authority(tmp_path), fresh_key()
     cert, private = authority.issue()
     gateway = start(
-        ledger.url, redis_server.url, workers=2, tls_cert=str(cert), tls_key=str(private), shutdown_timeout=DEADLINE
+        ledger.url,
+        redis_server.url,
+        workers=2,
+        tls_cert=str(cert),
+        tls_key=str(private),
+        ops_port=(ops_port := free_port()),
+        shutdown_timeout=DEADLINE,
     ).ready()
     assert gateway.url.startswith("https://")
     command = [fetched("curl"), "--silent", "--show-error", "--cacert", str(authority.ca), "--data", "amount=1"]
@@ -42,6 +48,7 @@ def test_workers_speak_it_to_whoever_verifies(
     assert distrusting.returncode == 60  # curl's number for a certificate that it can't verify
     with httpx.Client(verify=authority.client(), timeout=DEADLINE) as idle:
         assert idle.get(f"{gateway.url}/_oncegate/healthz").status_code == 200
+        assert "oncegate_tls_cert_ends" in idle.get(f"https://127.0.0.1:{ops_port}/_oncegate/metrics").text
         gateway.terminate()
         assert gateway.exit_code() == 0
 

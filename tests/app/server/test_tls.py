@@ -1,6 +1,6 @@
 """TLS at the gateway's port, and a certificate of ours at the upstream's: on both loops, by clients of Python's and OpenSSL.
 
-Rules of docs/contract.md: R9.24, R9.28, R9.29, R9.30.
+Rules of docs/contract.md: R9.12, R9.24, R9.28, R9.29, R9.30.
 """
 
 import asyncio
@@ -65,6 +65,24 @@ async def test_a_response_that_ends_with_its_connection_ends_by_its_alert(author
         side = Side(*await there.connect())
         side.writer.write(GET.replace(b"1.1", b"1.0"))
         assert (await side.rest()).endswith(NOISE)
+
+
+@pytest.mark.both_loops
+async def test_the_attempt_of_a_client_that_closes_is_finished(authority: Authority) -> None:
+    goes_on = asyncio.Event()
+    sent = b"POST /a HTTP/1.1\r\nHost: a\r\nIdempotency-Key: k\r\nContent-Length: 1\r\n\r\nx"
+    async with Upstream(answering(OK, after=goes_on)) as upstream, listening(authority, upstream.url) as there:
+        leaves = Side(*await there.connect())
+        leaves.writer.write(sent)
+        await upstream.received(1)
+        leaves.writer.close()
+        goes_on.set()
+        stays = Side(*await there.connect())
+        stays.writer.write(sent.replace(b"Host: a", b"Host: a\r\nPrefer: wait=30"))
+        assert b"idempotent-replayed: true" in await stays.head()
+        assert await stays.take(2) == b"ok"
+        stays.writer.close()
+        assert upstream.arrivals == 1
 
 
 @pytest.mark.both_loops
