@@ -15,8 +15,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
+from oncegate.app.server.channel import UPGRADING, Channel
 from oncegate.app.server.flow import ABORTED, unacknowledged
-from oncegate.app.server.request import UPGRADING, Channel, InboundRequest
+from oncegate.app.server.request import InboundRequest
 from oncegate.app.upstream.forward import Forwarder
 from oncegate.app.upstream.upgrade import Switched
 from oncegate.middleware.admission.buffers import Unread

@@ -26,10 +26,11 @@ import httptools
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
+from oncegate.app.server.channel import Channel
 from oncegate.app.server.flow import PIECE_BYTES, Pieces, Unsent
 from oncegate.app.server.head import MALFORMED, NO_SUCH_METHOD, TIMED_OUT, TOO_LARGE
 from oncegate.app.server.parser import InboundParser, is_unknown_method
-from oncegate.app.server.request import Channel, InboundRequest, shared_scope
+from oncegate.app.server.request import InboundRequest, shared_scope
 from oncegate.middleware.admission.deadlines import Deadline
 from oncegate.middleware.outcome.problems import Answer
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import httptools
 
+from oncegate.app.server.channel import UPGRADING
 from oncegate.app.server.flow import PIECE_BYTES
 from oncegate.app.server.head import (
     HeadRefused,
@@ -23,7 +24,7 @@ from oncegate.app.server.head import (
     requests_websocket,
     without_authority,
 )
-from oncegate.app.server.request import UPGRADING, InboundRequest, scope_of
+from oncegate.app.server.request import InboundRequest, scope_of
 
 if TYPE_CHECKING:
     from oncegate.app.server.connection import InboundConnection

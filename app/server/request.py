@@ -8,13 +8,14 @@ dropped silently: the app learns of it by ``http.disconnect``.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import httptools
 
 from oncegate.app.http1 import EMPTY_QUERY
+from oncegate.app.server.channel import Channel
 from oncegate.app.server.head import unquoted
 from oncegate.cache.fields import BODILESS
 from oncegate.middleware.http.asgi import Message, respond
@@ -43,26 +44,6 @@ _FAILED: Final = (
     b"HTTP/1.1 500 Internal Server Error\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: 21\r\n"
     b"connection: close\r\n\r\nInternal Server Error"
 )
-
-
-UPGRADING: Final = "oncegate.upgrading"
-"""In the scope of a request for a WebSocket that can be had: the `InboundRequest`, which can `switch`."""
-
-
-class Channel(NamedTuple):
-    """A client's connection that is HTTP's no more: ``early`` is what its client has sent already.
-
-    ``is_full``: the client is behind in reading. ``stopping``: the server stops, and has notified its connections.
-    The new owner adds itself to ``connections``, whose members have a `transport` and a `shutdown`; at its end it calls
-    ``on_lost``.
-    """
-
-    transport: asyncio.Transport
-    early: bytes
-    is_full: bool
-    stopping: bool
-    connections: set[Any]
-    on_lost: Callable[[], None] | None
 
 
 class InboundRequest:
