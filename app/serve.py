@@ -31,16 +31,11 @@ from oncegate.app.processes import (
     log_ignored_signals,
     unblock_signals,
 )
-<<<<<<< HEAD
 from oncegate.app.replacement.control import NotReplaced
 from oncegate.app.replacement.replacement import Replacement
 from oncegate.app.server.accept import Acceptor, Balance
 from oncegate.app.server.connection import KEEP_ALIVE_SECONDS, InboundConnection
-=======
-from oncegate.app.server.accept import Acceptor, Balance, bind
-from oncegate.app.server.connection import InboundConnection
 from oncegate.app.settings.certificates import ListenerTls, certificates
->>>>>>> tunnel
 from oncegate.app.settings.gateway import GatewaySettings, redact
 from oncegate.app.settings.sources import ConfigurationError, gateway_admin_token
 from oncegate.app.supervisor import notify
@@ -88,13 +83,7 @@ def serve(
     for line in (*settings.advice(), *[line for each in certificates(settings) for line in each.advice()]):
         log.warning("%s", line)
     balance = Balance(settings.workers) if settings.workers > 1 else None
-<<<<<<< HEAD
-    work = partial(_work, gateway, settings, listening, announce, balance)
-=======
-    work = partial(_work, gateway, settings, sockets, announce, balance, tls)
-    if balance is None:
-        return work(0)
->>>>>>> tunnel
+    work = partial(_work, gateway, settings, listening, announce, balance, tls)
 
     def died(index: int) -> tuple[int, list[str]]:
         if balance is not None:
@@ -135,15 +124,17 @@ def _work(
     index: int,
 ) -> int:
     """One process's life: of worker ``index``, or of a process that is alone, without a ``balance``."""
-<<<<<<< HEAD
     replacement = listening.replacement
     replacement.index = index
     server = _Server(
-        server_config(gateway), gateway, settings, announce=announce, balance=balance, replacement=replacement
+        server_config(gateway),
+        gateway,
+        settings,
+        announce=announce,
+        balance=balance,
+        replacement=replacement,
+        tls=tls,
     )
-=======
-    server = _Server(server_config(gateway), gateway, settings, announce=announce, balance=balance, tls=tls)
->>>>>>> tunnel
     # uvicorn raises the signal again when it has shut down: into these, which do nothing by then. Before it installs
     # its own, they make it stop as soon as it has started.
     for caught in STOPPING:
@@ -193,19 +184,13 @@ class _Server(uvicorn.Server):
         *,
         announce: Callable[[str], None] | None,
         balance: Balance | None = None,
-<<<<<<< HEAD
         replacement: Replacement | None = None,
-    ) -> None:
-        super().__init__(config)
-        self._balance = balance
-        self._replacement = replacement
-=======
         tls: ListenerTls | None = None,
     ) -> None:
         super().__init__(config)
         self._balance = balance
+        self._replacement = replacement
         self._tls = tls
->>>>>>> tunnel
         self._gateway = gateway
         self._settings = settings
         self._parent = os.getppid()
@@ -217,20 +202,13 @@ class _Server(uvicorn.Server):
         await super().startup([])  # given the sockets, it would accept beside the acceptor for a moment
         if not self.started or not sockets:
             return
-<<<<<<< HEAD
         if self._replacement is not None:
             await self._begin(self._replacement)
         if self.should_exit:
             return
         for each in sockets:
             each.listen(BACKLOG)
-        self._acceptor = Acceptor(sockets, self._connection, self.server_state.connections, self._balance)
-=======
-        for server in self.servers:  # they made the sockets listen, and would accept beside the acceptor
-            server.close()
-        self.servers = []
         self._acceptor = Acceptor(sockets, self._connection, self.server_state.connections, self._balance, self._tls)
->>>>>>> tunnel
         self._acceptor.start()
         log_ignored_signals()
         _spare_the_collector()

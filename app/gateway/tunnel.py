@@ -103,6 +103,9 @@ class Tunnel:
         if channel.stopping:
             self.shutdown()
 
+    def retire(self) -> None:
+        """Another process serves from now on: it goes on here, until one of its sides ends it."""
+
     def shutdown(self) -> None:
         """End it from here, both ways, in order."""
         if self.is_ending:

@@ -287,7 +287,12 @@ class InboundConnection(asyncio.Protocol):
             return None
         early += self._unparsed.rest
         channel = Channel(
-            transport, early, self.writable is not None, self.stopping, cast(set[Any], self._connections), self.on_lost
+            transport,
+            early,
+            self.writable is not None,
+            self.stopping and not self._retires,
+            cast(set[Any], self._connections),
+            self.on_lost,
         )
         self.on_lost = None
         self._answering = None
