@@ -1,5 +1,6 @@
 """The command line of ``oncegate shadow``: what enforcement would have done, from the logs of gateways that observe."""
 
+import sys
 from collections.abc import Iterator
 from typing import IO
 
@@ -39,7 +40,7 @@ def report(files: tuple[IO[bytes], ...], as_json: bool) -> None:
 
     made, lines, foreign = ShadowReport(), 0, ""
     skipped = 0
-    for file in files or (click.get_binary_stream("stdin"),):
+    for file in files or (sys.stdin.buffer,):
         for number, line in enumerate(_lines(file), 1):
             lines += 1
             try:

@@ -5,7 +5,6 @@ from typing import Final, NamedTuple
 
 from oncegate.cache.record import State
 
-
 ENFORCED: Final = "enforced"
 SHADOW: Final = "shadow"
 

@@ -34,19 +34,23 @@ class ObservedExchange(Exchange):
         self.result = None
 
     def waits(self) -> None:
+        """See `Exchange.waits`. The client doesn't."""
         super().waits()
         self.free()
 
     def answer_by(self, verdict: Verdict) -> Answer:
+        """See `KeyedRequest.answer_by`."""
         self.result = verdict.record.response
         return super().answer_by(verdict)
 
     def refused(self, error: Exception) -> Answer | Exception:
+        """See `KeyedRequest.refused`."""
         if isinstance(error, CacheUnavailable):  # its line in the log would say that the request was refused
             return self.problem("cache-unavailable")
         return super().refused(error)
 
     def observed(self, decision: str, status: int, attempt: int = 0, *, mismatch: bool = False) -> None:
+        """Keep the answer that would have been given."""
         seconds = monotonic() - self._began
         self.observation = Observation(
             decision, status, attempt, self.record, self.policy.route, self.scope["method"], seconds, mismatch, SHADOW

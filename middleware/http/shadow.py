@@ -88,7 +88,7 @@ class RequestCopy:
 
 
 class ResponseCopy:
-    """The app's response, once more, as it is sent: of one above ``cap`` bytes only the beginning. `app` is an app that answers with it.
+    """The app's response, once more, as it is sent: of one above ``cap`` bytes only the beginning. `app` answers with it.
 
     ``is_over``: the app has returned, or raised ``error``. ``is_first``: it is the response of the record's own attempt.
     """
@@ -229,16 +229,23 @@ class Observed:
         self._receive, self._send = receive, send
         self._door.admissions.in_flight.shared.in_background(self._observe())
         self._scope[OBSERVED] = True
+        raised: Exception | None = None
         try:
             await self._door.app(self._scope, self._app_receive, self._app_send)
-        except BaseException as error:
-            self._end(error)
+        except Exception as error:  # noqa: BLE001 - raised below
+            raised = error
+        except BaseException as end:
+            self._response.end(end)
             raise
-        self._end(None)
-
-    def _end(self, error: BaseException | None) -> None:
-        self._response.end(error)
+        self._response.end(raised)
+        if not self._response.is_whole:
+            await self._wait(for_record=True)
         self._request.end()
+        if raised is not None:
+            try:
+                raise raised
+            finally:
+                raised = None  # its traceback holds this frame
 
     # -- the client's own request -------------------------------------------------------------------------------------
 
@@ -262,7 +269,7 @@ class Observed:
         was_whole = response.is_whole
         response.add(message)
         if response.is_whole and not was_whole:
-            await self._wait_for_record()
+            await self._wait(for_record=not response.is_late())
         if self._is_gone:
             return
         try:
@@ -272,15 +279,19 @@ class Observed:
                 raise
             self._is_gone = True  # its command goes on, if it is the first one
 
-    async def _wait_for_record(self) -> None:
-        """The client's last byte: wait until whoever retries after it meets the record, for the cache's time-out at most."""
-        if self._is_free.is_set() or self._response.is_late():
-            return  # what is recorded once the app has returned can't be waited for here
+    async def _wait(self, *, for_record: bool) -> None:
+        """Before the client has all that it gets: read what is left of its body, and wait until a retry meets the record.
+
+        For the cache's time-out at most. An app that is recorded once it has returned can't wait for that.
+        """
+        if self._is_free.is_set():
+            return
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_of(self._door.admissions.in_flight.shared.cache)):
                 while self._request.is_wanted and not self._request.is_over and not self._receiving:
                     self._request.add(await self._receive())  # an app need not read a body that it doesn't want
-                await self._is_free.wait()
+                if for_record:
+                    await self._is_free.wait()
 
     # -- what is observed beside it -----------------------------------------------------------------------------------
 

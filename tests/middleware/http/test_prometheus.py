@@ -28,13 +28,15 @@ ALERTS = Path(__file__).parents[3] / "docs/deploy/alerts.yaml"
 ROUTES = [Route(path="/payments/*", methods=["POST", "PUT"], on_mismatch="warn"), Route(path="/hooks/*", methods=[])]
 OF_THE_GATEWAY = {
     "oncegate_attempts_lost",
+    "oncegate_enforced_percent",
     "oncegate_logins_refused",
     "oncegate_records",
     "oncegate_records_sampled_timestamp_seconds",
+    "oncegate_shadowed",
     "oncegate_submissions",
     "oncegate_worker_deaths",
 }
-"""What an app has not: logins, submissions, workers that somebody looks after, samples of the cache."""
+"""What an app has not: shares of its routes, logins, submissions, workers that somebody looks after, samples of the cache."""
 _CONSUMERS = CollectorRegistry()
 ConsumerMetrics(registry=_CONSUMERS)
 RelayMetrics(registry=_CONSUMERS)
