@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from oncegate.app.cli.terminal import Columns, console, print_table
+from oncegate.app.cli.terminal import Columns, console, moment, print_table
 
 _ROWS = 20
 """Of a table that is shown; --json has all."""
@@ -41,7 +41,7 @@ _TABLES: tuple[tuple[str, str, Columns], ...] = (
 
 def print_report(document: Mapping[str, Any]) -> None:
     """What was observed, a table for each kind of finding that there is."""
-    span = f", {document['from']} to {document['until']}" if document["from"] else ""
+    span = f", {moment(document['from'])} to {moment(document['until'])}" if document["from"] else ""
     console().print(f"{document['observed']} requests were observed{span}.", markup=False)
     for name, title, columns in _TABLES:
         rows = document[name]

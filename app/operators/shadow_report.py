@@ -6,6 +6,7 @@ the rest is counted together. Routes, methods and decisions are few; callers may
 
 from collections import Counter, deque
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import orjson
@@ -69,8 +70,8 @@ class ShadowReport:
 
     def __init__(self) -> None:
         self.observed = 0
-        self.began: str | None = None
-        self.ended: str | None = None
+        self.began: datetime | None = None
+        self.ended: datetime | None = None
         self._requests = Tally()
         self._by_route: Counter[tuple[str, str]] = Counter()
         self._without_keys = Tally()
@@ -99,8 +100,8 @@ class ShadowReport:
         route, method, decision = event["route"], event["method"], event["decision"]
         status, upstream, record = event["status"], event["upstream_status"], event["record"]
         self.observed += 1
-        time = event.get("time")
-        if isinstance(time, str):
+        time = _instant(event.get("time"))
+        if time is not None:
             self.began = min(self.began or time, time)
             self.ended = max(self.ended or time, time)
         self._requests.add(route, method, decision)
@@ -132,8 +133,8 @@ class ShadowReport:
         tallies = self._requests, self._refused, self._reused, self._twice, self._headers
         return {
             "observed": self.observed,
-            "from": self.began,
-            "until": self.ended,
+            "from": None if self.began is None else self.began.isoformat(),
+            "until": None if self.ended is None else self.ended.isoformat(),
             "requests": self._requests.rows("route", "method", "decision"),
             "without_keys": [row | {"of": self._by_route[row["route"], row["method"]]} for row in without],
             "refused": self._refused.rows("route", "decision", "status", "upstream_status"),
@@ -145,6 +146,14 @@ class ShadowReport:
 
 
 _OF_TWICE: Final = ("route", "decision", "first_status", "status", "differs")
+
+
+def _instant(given: Any) -> datetime | None:
+    """When a line was written; ``None`` where it doesn't say so in a way that could be read."""
+    try:
+        return datetime.fromisoformat(given).astimezone(UTC) if isinstance(given, str) else None
+    except ValueError:
+        return None
 
 
 def _texts(given: Any) -> tuple[str, ...]:

@@ -122,8 +122,14 @@ async def test_what_alerts_are_made_of_is_there_before_it_happens() -> None:
     async with served(f"http://127.0.0.1:{free_port()}", routes=ROUTES) as (client, _):
         samples = await scrape(client)
     for name, labels in [
-        ("oncegate_requests_total", {"decision": "outcome-unknown", "method": "POST", "route": "/warned/*"}),
-        ("oncegate_requests_total", {"decision": "cache-unavailable", "method": "PATCH", "route": "*"}),
+        (
+            "oncegate_requests_total",
+            {"decision": "outcome-unknown", "method": "POST", "mode": "enforced", "route": "/warned/*"},
+        ),
+        (
+            "oncegate_requests_total",
+            {"decision": "cache-unavailable", "method": "PATCH", "mode": "enforced", "route": "*"},
+        ),
         ("oncegate_attempts_total", {"outcome": "unknown", "route": "*"}),
         ("oncegate_worker_deaths_total", {}),
         ("oncegate_attempts_lost_total", {}),
@@ -227,7 +233,7 @@ def observation(decision: str = "first", method: str = "POST") -> Observation:
 def test_what_nobody_foresaw_is_other() -> None:
     metrics = Metrics([("*", ("POST",))])
     metrics.observed(observation("a-new-slug"))
-    assert 'decision="other",method="POST",route="*"} 1.0' in metrics.page("")[0].decode()
+    assert 'decision="other",method="POST",mode="enforced",route="*"} 1.0' in metrics.page("")[0].decode()
 
 
 def test_workers_are_forked_count_apart_and_are_summed() -> None:
