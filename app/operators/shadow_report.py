@@ -130,7 +130,7 @@ class ShadowReport:
         twice = self._twice.rows("route", "decision", "first_status", "status", "differs")
         for row in twice:
             row["records"] = list(self._examples[tuple(row[name] for name in _OF_TWICE)])
-        tallies = self._requests, self._refused, self._reused, self._twice, self._headers
+        tallies = self._requests, self._without_keys, self._refused, self._reused, self._twice, self._headers
         return {
             "observed": self.observed,
             "from": None if self.began is None else self.began.isoformat(),

@@ -125,7 +125,7 @@ def test_several_logs_are_one_and_so_is_standard_input(tmp_path: Path) -> None:
 def test_people_get_tables(tmp_path: Path) -> None:
     done = report(tmp_path, "\n".join(LOG), options=())
     assert done.returncode == 0
-    for said in (
+    for shown in (
         "11 requests were observed, 2026-11-25 20:00:00Z to 2026-11-25 21:30:00Z.",
         "1 of 9",
         "422 key-reused",
@@ -134,7 +134,7 @@ def test_people_get_tables(tmp_path: Path) -> None:
         "status, body",
         "x-request-id",
     ):
-        assert said in done.stdout
+        assert shown in done.stdout
 
 
 def test_lines_that_are_no_json_are_named(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """A gateway that observes: what its own wire, metrics and pages have of it.
 
-Rules of docs/contract.md: R7.21, R7.23, R11.24.
+Rules of docs/contract.md: R7.21, R7.23.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from testing.waiting import until
 SHADOW: dict[str, Any] = {"idempotency": {"enforce": 0, "shadow": True}, "via": False}
 
 
-async def said(client: httpx.AsyncClient) -> dict[tuple[str, str], float]:
+async def decided(client: httpx.AsyncClient) -> dict[tuple[str, str], float]:
     """How often what was decided, by mode."""
     page = (await client.get("/_oncegate/metrics")).text
     return {
@@ -31,17 +31,17 @@ async def said(client: httpx.AsyncClient) -> dict[tuple[str, str], float]:
     }
 
 
-async def says(client: httpx.AsyncClient, **decisions: float) -> None:
+async def observes(client: httpx.AsyncClient, **decisions: float) -> None:
     """Waits until so much was observed, and nothing else decided."""
     wanted = {("shadow", name.replace("_", "-")): count for name, count in decisions.items()}
     found: dict[tuple[str, str], float] = {}
 
-    async def is_said() -> bool:
+    async def has_come() -> bool:
         nonlocal found
-        found = await said(client)
+        found = await decided(client)
         return sum(found.values()) >= sum(wanted.values())
 
-    await until(is_said, f"{wanted} is observed")
+    await until(has_come, f"{wanted} was observed")
     assert found == wanted
 
 
@@ -73,7 +73,7 @@ async def test_what_the_upstream_has_sent_is_what_comes(name: str) -> None:
             assert body == sent
         assert upstream.arrivals == 2
         assert [request.value("idempotency-attempt") for request in upstream.requests] == [None, None]
-        await says(client, first=1, **{"duplicate" if name == "large" else "replayed": 1})
+        await observes(client, first=1, **{"duplicate" if name == "large" else "replayed": 1})
 
 
 def slowly(seconds: float) -> Behaviour:
@@ -91,9 +91,9 @@ async def test_a_response_that_takes_longer_than_response_timeout_comes() -> Non
     settings = {**SHADOW, "idempotency": {"enforce": 0, "shadow": True, "response_timeout": 0.2}}
     async with Upstream(slowly(1.0)) as upstream, served(upstream.url, **settings) as (client, _):
         assert (await raw(client, post())).startswith(b"HTTP/1.1 200")
-        await says(client, upstream_timeout=1)
+        await observes(client, upstream_timeout=1)
         assert (await raw(client, post())).startswith(b"HTTP/1.1 200")
-        await says(client, upstream_timeout=1, replayed=1)
+        await observes(client, upstream_timeout=1, replayed=1)
 
 
 async def test_an_upstream_that_is_not_there_is_as_for_what_passes() -> None:
@@ -101,7 +101,7 @@ async def test_an_upstream_that_is_not_there_is_as_for_what_passes() -> None:
         answer = await client.post("/payments", headers={"idempotency-key": "k-1"})
         assert (answer.status_code, answer.json()["code"]) == (502, "upstream-unreachable")
         assert "idempotency-key" not in answer.headers
-        await says(client, upstream_unreachable=1)
+        await observes(client, upstream_unreachable=1)
 
 
 async def test_an_upstream_that_breaks_leaves_the_outcome_unknown() -> None:
@@ -113,7 +113,7 @@ async def test_an_upstream_that_breaks_leaves_the_outcome_unknown() -> None:
         for _ in range(2):
             assert (await client.post("/payments", headers={"idempotency-key": "k-1"})).status_code == 502
         assert upstream.arrivals == 2
-        await says(client, upstream_failed=1, outcome_unknown=1)
+        await observes(client, upstream_failed=1, outcome_unknown=1)
 
 
 async def test_an_upstream_that_answers_before_it_has_the_body_is_heard_at_once() -> None:
@@ -145,9 +145,9 @@ async def test_a_client_that_leaves_does_not_end_the_first_request() -> None:
         writer.close()
         await writer.wait_closed()
         go.set()
-        await says(client, first=1)
+        await observes(client, first=1)
         assert (await raw(client, post())).startswith(b"HTTP/1.1 200")
-        await says(client, first=1, replayed=1)
+        await observes(client, first=1, replayed=1)
 
 
 async def test_what_is_not_under_enforcement_shows() -> None:

@@ -25,7 +25,7 @@ from tests.middleware.door import PATIENCE, Answering, Call, Door, Lines
 
 SHADOW: dict[str, Any] = {"enforce": 0, "shadow": True}
 BASIC: Lines = [("authorization", "Basic alice")]
-Said = tuple[str, int, int, str]
+Decided = tuple[str, int, int, str]
 
 
 class Seen:
@@ -38,7 +38,7 @@ class Seen:
         self.all.append(observation)
 
     @property
-    def said(self) -> list[Said]:
+    def decided(self) -> list[Decided]:
         return [(each.decision, each.status, each.attempt, each.method) for each in self.all]
 
     async def have(self, number: int) -> None:
@@ -151,7 +151,7 @@ async def test_what_is_observed_is_what_enforcement_does(
     cache: Any, namespace: str, population: Population, answers: tuple[Any, ...], options: dict[str, Any]
 ) -> None:
     """The same requests, once under enforcement and once observed. What a later request's own execution says changes nothing."""
-    said: list[list[Said]] = []
+    decided: list[list[Decided]] = []
     for share in (100, 0):
         held = population in (_races, _waits)
         app = Answering(*answers, held=held)
@@ -160,10 +160,10 @@ async def test_what_is_observed_is_what_enforcement_does(
         await population(there, app)
         assert await there.middleware.drain(PATIENCE) == 0
         assert {each.mode for each in seen.all} == {"enforced" if share else "shadow"}
-        said.append(sorted(seen.said) if held else seen.said)
+        decided.append(sorted(seen.decided) if held else seen.decided)
         assert (there.slots, there.buffered) == (0, 0)
-    assert said[0] == said[1]
-    assert said[0]
+    assert decided[0] == decided[1]
+    assert decided[0]
 
 
 # -- the client, and the app, meet nothing of it ----------------------------------------------------------------------
@@ -226,7 +226,7 @@ async def test_pieces_pass_as_they_come_both_ways(door: MakeDoor) -> None:
     rest.set()
     assert (await call.answered()).body == b"earlylate"
     await seen.have(1)
-    assert seen.said == [("first", 200, 1, "POST")]
+    assert seen.decided == [("first", 200, 1, "POST")]
     assert (await there.record()).response.body == b"earlylate"  # type: ignore[union-attr]  # it is there
 
 
@@ -260,7 +260,7 @@ async def test_a_large_body_is_not_held_beyond_what_the_fingerprint_may_have(doo
     more.set()
     assert (await call.answered()).status == 201
     await seen.have(1)
-    assert seen.said == [("payload-too-large", 413, 0, "POST")]
+    assert seen.decided == [("payload-too-large", 413, 0, "POST")]
 
 
 async def test_the_app_raises_what_it_raises(door: MakeDoor) -> None:
@@ -314,14 +314,14 @@ async def test_a_retry_that_comes_after_the_last_byte_meets_the_record(door: Mak
 
 async def test_a_client_that_leaves_does_not_end_the_first_request(door: MakeDoor) -> None:
     """As under enforcement, where a retry gets the result. One that is not the first ends as it would without us."""
-    told: list[str] = []
+    ends: list[str] = []
     go = asyncio.Event()
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await receive()
         gone = asyncio.ensure_future(receive())
         await asyncio.wait([gone, asyncio.ensure_future(go.wait())], return_when=asyncio.FIRST_COMPLETED)
-        told.append("left" if gone.done() else "goes on")
+        ends.append("left" if gone.done() else "goes on")
         await send({"type": "http.response.start", "status": 201, "headers": []})
         await send({"type": "http.response.body", "body": b"done"})
 
@@ -332,12 +332,12 @@ async def test_a_client_that_leaves_does_not_end_the_first_request(door: MakeDoo
     second = there.begin()
     second.left.set()
     await second.answered()
-    assert told == ["left"]
+    assert ends == ["left"]
     go.set()
     await first.answered()
-    assert told == ["left", "goes on"]
+    assert ends == ["left", "goes on"]
     await seen.have(2)
-    assert sorted(seen.said) == [("first", 201, 1, "POST"), ("in-flight", 409, 1, "POST")]
+    assert sorted(seen.decided) == [("first", 201, 1, "POST"), ("in-flight", 409, 1, "POST")]
     assert await there.state() is State.SUCCEEDED
 
 
@@ -372,7 +372,7 @@ async def test_a_dependency_that_ends_late_decides_what_is_recorded(
             await call.answered()
     await there.becomes(State.UNKNOWN)
     await seen.have(1)
-    assert seen.said == [("upstream-failed", 502, 1, "POST")]
+    assert seen.decided == [("upstream-failed", 502, 1, "POST")]
 
 
 # -- without the cache ------------------------------------------------------------------------------------------------
@@ -420,7 +420,7 @@ async def test_a_cache_that_is_killed_changes_nothing_for_clients(server: RedisS
     await cache.close()
 
 
-# -- what is said of it -----------------------------------------------------------------------------------------------
+# -- what is logged of it ------------------------------------------------------------------------------------------------
 
 
 async def test_a_line_says_in_what_a_replay_would_have_differed(
@@ -448,11 +448,11 @@ async def test_a_line_says_in_what_a_replay_would_have_differed(
     for _ in range(4):
         await there.send(headers=BASIC)
     await seen.have(4)
-    said = [
+    logged = [
         [line.get(name) for name in ("decision", "status", "upstream_status", "first_status", "differs", "headers")]
         for line in lines_of(caplog)
     ]
-    assert said == [
+    assert logged == [
         ["first", 201, 201, None, None, None],
         ["replayed", 201, 201, 201, ["headers"], ["x-request-id"]],
         ["replayed", 201, 409, 201, ["status", "body"], []],
@@ -479,8 +479,8 @@ async def test_no_key_no_credential_no_query_and_no_body_is_in_a_line(
     await seen.have(8)
     assert len(lines_of(caplog)) == 8
     for record in caplog.records:
-        said = str({name: value for name, value in vars(record).items() if name not in ("pathname", "exc_info")})
-        assert "secret" not in said + record.getMessage()
+        logged = str({name: value for name, value in vars(record).items() if name not in ("pathname", "exc_info")})
+        assert "secret" not in logged + record.getMessage()
 
 
 # -- a part of the keys -----------------------------------------------------------------------------------------------
@@ -514,7 +514,7 @@ async def test_without_a_key_that_can_be_read_nothing_is_enforced_below_100(door
 
 
 async def test_a_route_has_a_share_of_its_own(door: MakeDoor) -> None:
-    routes = [Route("/new/*", enforce=0, shadow=True), Route("/off/*", enforce=0)]
+    routes = [Route(path="/new/*", enforce=0, shadow=True), Route(path="/off/*", enforce=0)]
     there = door(Answering(201), routes=routes, observe=(seen := Seen()))
     for path in ("/new/1", "/off/1", "/payments"):
         for _ in range(2):
@@ -532,8 +532,10 @@ def test_what_is_submitted_can_not_be_observed() -> None:
     async def submit(scope: Any, receive: Any, send: Any) -> None: ...
 
     with pytest.raises(ValueError, match=r'routes.0.enforce: is 5, and mode = "async"'):
-        Door(Answering(), MemoryCache(), "n", routes=[Route("/a", mode="async")], submit=submit, enforce=5)
-    Door(Answering(), MemoryCache(), "n", routes=[Route("/a", mode="async", enforce=100)], submit=submit, enforce=5)
+        Door(Answering(), MemoryCache(), "n", routes=[Route(path="/a", mode="async")], submit=submit, enforce=5)
+    Door(
+        Answering(), MemoryCache(), "n", routes=[Route(path="/a", mode="async", enforce=100)], submit=submit, enforce=5
+    )
 
 
 async def test_it_is_observed_beside_each_other(door: MakeDoor) -> None:

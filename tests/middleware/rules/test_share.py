@@ -75,7 +75,7 @@ def test_a_share_that_is_none_is_refused(given: Any) -> None:
     with pytest.raises(ValidationError, match="enforce"):
         IdempotencySettings(enforce=given)
     with pytest.raises(ValidationError, match="enforce"):
-        Route("/a", enforce=given)
+        Route(path="/a", enforce=given)
 
 
 def test_a_processor_enforces_all_of_its_calls() -> None:
@@ -84,7 +84,7 @@ def test_a_processor_enforces_all_of_its_calls() -> None:
 
 
 def test_where_a_path_may_be_read_in_several_ways_the_largest_share_counts() -> None:
-    policies = Policies(IdempotencySettings(), [Route("/a/b", enforce=0), Route("/a%2fb", enforce=50)])
+    policies = Policies(IdempotencySettings(), [Route(path="/a/b", enforce=0), Route(path="/a%2fb", enforce=50)])
     found = policies.match("POST", "/a/b", b"/a%2Fb")
     assert found is not None
     assert found.settings.enforce > 0
