@@ -56,9 +56,11 @@ def counting(gateway: Gateway, operation: str) -> Callable[[], Callable[[int], N
 
     def begin() -> Callable[[int], None]:
         before = answered()
-        return lambda number: (
-            bool(wait_until(lambda: answered() >= before + number, f"{number} more {operation}")) or None
-        )
+
+        def wait(number: int) -> None:
+            wait_until(lambda: answered() >= before + number, f"{number} more {operation}")
+
+        return wait
 
     return begin
 

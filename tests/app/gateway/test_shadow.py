@@ -185,12 +185,9 @@ def test_a_log_level_that_hides_what_is_observed_is_advised_against() -> None:
 
 
 def test_a_part_of_what_is_submitted_is_refused() -> None:
-    with pytest.raises(
-        ValueError, match=r'routes\.0\.enforce: is 5, and mode = "async".*set enforce = 100 on this route'
-    ):
-        GatewaySettings(
-            upstream="http://a",
-            cache="redis://a",
-            idempotency={"enforce": 5},
-            routes=[{"path": "/a", "mode": "async", "on_missing_key": "reject"}],
-        )
+    rules: dict[str, Any] = {"cache": "redis://a", "idempotency": {"enforce": 5}}
+    route: Any = {"path": "/a", "mode": "async", "on_missing_key": "reject"}
+    refused = r'routes\.0\.enforce: is 5, and mode = "async".*set enforce = 100 on this route'
+    with pytest.raises(ValueError, match=refused):
+        GatewaySettings(upstream="http://a", routes=(route,), **rules)
+    GatewaySettings(upstream="http://a", routes=(route | {"enforce": 100},), **rules)
