@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from oncegate.app.settings.gateway import GatewaySettings
 from testing.served import raw, served
 from testing.servers import free_port
-from testing.upstreams import OK, Behaviour, Peer, Upstream, answering
+from testing.upstreams import OK, PATIENCE, Behaviour, Peer, Upstream, answering
 from testing.waiting import until
 
 SHADOW: dict[str, Any] = {"idempotency": {"enforce": 0, "shadow": True}, "via": False}
@@ -116,16 +116,19 @@ async def test_an_upstream_that_breaks_leaves_the_outcome_unknown() -> None:
         await observes(client, upstream_failed=1, outcome_unknown=1)
 
 
-async def test_an_upstream_that_answers_before_it_has_the_body_is_heard_at_once() -> None:
+async def test_an_upstream_that_answers_before_it_has_the_body_holds_up_nobody() -> None:
+    """The body, which never comes, is waited for no longer than the cache would be."""
+
     async def behave(peer: Peer) -> None:
         await peer.reader.readuntil(b"\r\n\r\n")
         await peer.send(b"HTTP/1.1 413 Large\r\ncontent-length: 2\r\nconnection: close\r\n\r\nno")
         await peer.hang()
 
-    async with Upstream(behave) as upstream, served(upstream.url, **SHADOW) as (client, _):
+    async with Upstream(behave) as upstream, served(upstream.url, body_timeout=300, **SHADOW) as (client, _):
         reader, writer = await asyncio.open_connection("127.0.0.1", client.base_url.port)
         writer.write(post(body=b"x" * 1000)[:-500])
-        assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 413")
+        async with asyncio.timeout(PATIENCE):
+            assert (await reader.readuntil(b"\r\n\r\nno")).startswith(b"HTTP/1.1 413")
         writer.close()
 
 
