@@ -98,13 +98,12 @@ class Metrics(Watch):
             methods.setdefault(route, {}).update(dict.fromkeys(names))
         self._routes = list(methods)
         self._shares = dict(shares or {})
-        observed = {route for route, (percent, is_shadowed) in self._shares.items() if is_shadowed and percent < 100}
         self._requests = {
             (route, method, decision, mode): columns.take()
             for route in methods
             for method in methods[route]
             for decision in (*DECISIONS, OTHER)
-            for mode in ((ENFORCED, SHADOW) if route in observed else (ENFORCED,))
+            for mode in (ENFORCED, SHADOW)
         }
         self._settled = {(route, state): columns.take() for route in methods for state in (*OUTCOMES, None)}
         self._upstream = {route: Histogram(columns, HISTOGRAMS["upstream"].bounds) for route in methods}
