@@ -400,6 +400,34 @@ async def test_a_cache_that_hangs_holds_up_nobody_for_longer_than_its_time_out(
     await cache.close()
 
 
+async def test_forwarding_waits_for_no_claim(server: RedisServer, namespace: str) -> None:
+    """The app is called, and its response begins, while the cache says nothing; the last byte alone waits for that."""
+    cache = RedisCache.from_url(server.url, timeout=PATIENCE)
+    go = asyncio.Event()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "http.response.start", "status": 201, "headers": []})
+        await send({"type": "http.response.body", "body": b"first", "more_body": True})
+        await go.wait()
+        await send({"type": "http.response.body", "body": b"last"})
+
+    there = Door(app, cache, namespace, observe=(seen := Seen()), **SHADOW)
+    server.pause()
+    call = there.begin()
+    await until(lambda: call.body == b"first")
+    go.set()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not call.done
+    server.resume()
+    assert (await call.answered()).body == b"firstlast"
+    await seen.have(1)
+    assert seen.decided == [("first", 201, 1, "POST")]
+    await there.middleware.drain(PATIENCE)
+    await cache.close()
+
+
 async def test_a_cache_that_is_killed_changes_nothing_for_clients(server: RedisServer, namespace: str) -> None:
     cache = RedisCache.from_url(server.url, timeout=2)
     there = Door(app := Answering(201, held=True), cache, namespace, observe=(seen := Seen()), **SHADOW)
