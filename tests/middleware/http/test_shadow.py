@@ -18,10 +18,12 @@ from oncegate.cache.redis.store import RedisCache
 from oncegate.middleware.admission.observe import Observation
 from oncegate.middleware.outcome.errors import NotProcessed, OutcomeUnknown
 from oncegate.middleware.rules.settings import Route
+from oncegate.middleware.tokens.settings import JwtSettings
 from testing.servers import RedisServer
 from testing.waiting import until
 from tests.middleware.conftest import MakeDoor
 from tests.middleware.door import PATIENCE, Answering, Call, Door, Lines
+from tests.token_callers import SCOPE, rotated_and_away, scene
 
 SHADOW: dict[str, Any] = {"enforce": 0, "shadow": True}
 BASIC: Lines = [("authorization", "Basic alice")]
@@ -164,6 +166,25 @@ async def test_what_is_observed_is_what_enforcement_does(
         assert (there.slots, there.buffered) == (0, 0)
     assert decided[0] == decided[1]
     assert decided[0]
+
+
+async def test_callers_known_by_tokens_are_observed_as_they_are_enforced(namespace: str) -> None:
+    """Where the issuer's keys have to be fetched first, and where they can't be had."""
+    decided: list[list[Decided]] = []
+    for share in (100, 0):
+        with scene() as tokens:
+            options: dict[str, Any] = {"scope": SCOPE, "jwt": JwtSettings(**tokens.jwt), "enforce": share}
+            seen = Seen()
+            there = Door(Answering(201), MemoryCache(), namespace, shadow=True, observe=seen, **options)
+            lines = tokens.issuer.lines()
+            for headers in (lines, lines, [("authorization", "Bearer eyJno.token.this")], []):
+                await there.send(headers=headers)
+            await there.send(headers=rotated_and_away(tokens))
+            assert await there.middleware.drain(PATIENCE) == 0
+            decided.append(seen.decided)
+    assert decided[0] == decided[1]
+    decisions = [decision for decision, *_ in decided[0]]
+    assert decisions == ["first", "replayed", "caller-invalid", "first", "caller-unverifiable"]
 
 
 # -- the client, and the app, meet nothing of it ----------------------------------------------------------------------
