@@ -33,10 +33,8 @@ def configure(level: str, style: Literal["auto", "json", "text"] = "auto") -> No
 
 def observed(observation: Observation) -> None:
     """Log one enforced request. One that was observed has a line of its own (`oncegate.middleware.http.shadow`)."""
-    if observation.mode == SHADOW:
-        return
     level = logging.DEBUG if observation.decision in QUIET else logging.INFO
-    if log.isEnabledFor(level):
+    if log.isEnabledFor(level) and observation.mode != SHADOW:
         log.log(
             level,
             "%s -> %d",

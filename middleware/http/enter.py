@@ -75,7 +75,7 @@ def enter(door: HttpDoor, scope: Scope, receive: Receive, send: Send) -> Awaitab
         return AsgiDriver(way, receive, send).serve()
     if way is None:
         return door.app(scope, receive, send)
-    if isinstance(way, Observed):
+    if not isinstance(way, Bypass):  # it is observed
         return way.serve(receive, send)
     if way.headers is not scope["headers"]:
         scope = {**scope, "headers": way.headers}
