@@ -12,8 +12,8 @@ class Channel(NamedTuple):
     """A client's connection that is HTTP's no more: ``early`` is what its client has sent already.
 
     ``is_full``: the client is behind in reading. ``stopping``: the server stops, and has notified its connections.
-    The new owner adds itself to ``connections``, whose members have a `transport`, a `retire` and a `shutdown`; at its end it calls
-    ``on_lost``.
+    The new owner adds itself to ``connections``, whose members have a `transport`, a `retire` and a `shutdown`; at its end it
+    calls ``on_lost``.
     """
 
     transport: asyncio.Transport
