@@ -2,6 +2,8 @@
 
 SIGTERM, SIGINT or SIGQUIT: not ready from now on; after ``drain_delay`` the port closes; attempts in flight end, those whose
 clients have left too; exit code 0. What is still running after ``shutdown_timeout`` is left to its lease.
+
+SIGHUP: the configuration is read anew (`oncegate.app.reload`).
 """
 
 import asyncio
@@ -16,7 +18,6 @@ from functools import partial
 
 import uvicorn
 
-from oncegate.app.factory import create_gateway
 from oncegate.app.gateway.gateway import Gateway
 from oncegate.app.processes import (
     REFUSED,
@@ -26,13 +27,16 @@ from oncegate.app.processes import (
     log_ignored_signals,
     unblock_signals,
 )
+from oncegate.app.reload.link import Link
+from oncegate.app.reload.parent import ParentReload, WorkerLinks
+from oncegate.app.reload.running import Read, Running
+from oncegate.app.reload.worker import OwnReload, WorkerReload
 from oncegate.app.server.accept import Acceptor, Balance, bind
 from oncegate.app.server.connection import InboundConnection
 from oncegate.app.settings.gateway import GatewaySettings, redact
 from oncegate.app.settings.sources import ConfigurationError, gateway_admin_token
 from oncegate.app.telemetry import logs
 from oncegate.middleware.admission.observe import Observe
-from oncegate.middleware.tokens.key_set import UnusableKeys
 
 log = logging.getLogger("oncegate.serve")
 
@@ -46,19 +50,24 @@ LAST_WORDS_SECONDS = 1.0
 
 
 def serve(
-    settings: GatewaySettings, *, observe: Observe = logs.observed, announce: Callable[[str], None] | None = None
+    settings: GatewaySettings,
+    *,
+    observe: Observe = logs.observed,
+    announce: Callable[[str], None] | None = None,
+    read: Read | None = None,
 ) -> int:
-    """Run the gateway until it is stopped; returns the exit code. ``announce`` is called with its URL once it listens."""
+    """Run the gateway until it is stopped; returns the exit code. ``announce`` is called with its URL once it listens.
+
+    ``read`` reads the settings anew, for a reload; without it there is none.
+    """
     logs.configure(settings.log_level, settings.log_format)
     try:
         # Made before any fork: nothing in it has a connection, a thread or an event loop yet.
-        gateway = create_gateway(settings, observe=observe, admin_token=gateway_admin_token())
+        running = Running(
+            settings, admin_token=gateway_admin_token(), observe=observe, read=read, parts=[_prepare_logs]
+        )
     except ConfigurationError as error:
         return _refused(str(error), USAGE)
-    except UnusableKeys as error:
-        return _refused(f"jwt: {error}", USAGE)
-    except (OSError, ValueError) as error:
-        return _refused(f"upstream_ca or a URL can't be used: {_reason(error)}", USAGE)
     try:
         sockets = bind(settings.host, settings.port)
         if settings.ops_port:
@@ -67,19 +76,28 @@ def serve(
         return _refused(str(error))
     for line in settings.advice():
         log.warning("%s", line)
+    log.info("configuration %s", running.digest)
     balance = Balance(settings.workers) if settings.workers > 1 else None
-    work = partial(_work, gateway, settings, sockets, announce, balance)
     if balance is None:
-        return work(0)
+        return _work(running, sockets, announce, None, None, 0)
+    links = WorkerLinks() if running.reloads else None
+    work = partial(_work, running, sockets, announce, balance, links)
 
     def died(index: int) -> tuple[int, list[str]]:
         balance.died(index)
-        return gateway.worker_died(index)
+        return running.gateway.lasting.metrics.worker_died(index)
 
-    return Processes(settings.workers, work, sockets, died).run()
+    if links is None:
+        return Processes(settings.workers, work, sockets, died).run()
+    hangup = ParentReload(running, links).reload
+    return Processes(settings.workers, work, sockets, died, forking=links.open, forked=links.keep, hangup=hangup).run()
 
 
-def server_config(gateway: Gateway) -> uvicorn.Config:
+def _prepare_logs(settings: GatewaySettings) -> Callable[[], None]:
+    return partial(logs.configure, settings.log_level, settings.log_format)
+
+
+def server_config(gateway: Gateway | Running) -> uvicorn.Config:
     """uvicorn's configuration for a gateway: nothing added to responses, no forwarding header trusted, heads bounded."""
     return uvicorn.Config(
         gateway,
@@ -97,32 +115,36 @@ def server_config(gateway: Gateway) -> uvicorn.Config:
 
 
 def _work(
-    gateway: Gateway,
-    settings: GatewaySettings,
+    running: Running,
     sockets: Sequence[socket.socket],
     announce: Callable[[str], None] | None,
     balance: Balance | None,
+    links: WorkerLinks | None,
     index: int,
 ) -> int:
     """One process's life: of worker ``index``, or of a process that is alone, without a ``balance``."""
-    server = _Server(server_config(gateway), gateway, settings, announce=announce, balance=balance)
+    link = links.enter() if links is not None else None
+    server = _Server(server_config(running), running, announce=announce, balance=balance, link=link)
     # uvicorn raises the signal again when it has shut down: into these, which do nothing by then. Before it installs
     # its own, they make it stop as soon as it has started.
     for caught in STOPPING:
         signal.signal(caught, server.handle_exit)
     ignore_signals()
+    if running.reloads and link is None:
+        signal.signal(signal.SIGHUP, server.note_hangup)
     if balance is not None:
-        gateway.enter(index)
+        running.gateway.enter(index)
         balance.enter(index)
         unblock_signals()
     try:
         server.run(sockets=list(sockets))
     except SystemExit:  # how uvicorn reports that it could not start
         if not index:  # all workers are refused for the same reason: one line, not one per worker
-            _refused(gateway.refusal or "could not start")
+            _refused(running.gateway.refusal or "could not start")
         return REFUSED
     except OSError as error:
-        return _refused(f"can't listen on {settings.host}:{settings.port}: {_reason(error)}")
+        settings = running.settings
+        return _refused(f"can't listen on {settings.host}:{settings.port}: {error.strerror or error}")
     return 0
 
 
@@ -140,26 +162,23 @@ def _refused(line: str, code: int = REFUSED) -> int:
     return code
 
 
-def _reason(error: Exception) -> str:
-    return getattr(error, "strerror", None) or str(error)
-
-
 class _Server(uvicorn.Server):
     """uvicorn's server with our stop: unready first, bounded as a whole, and together with its parent."""
 
     def __init__(
         self,
         config: uvicorn.Config,
-        gateway: Gateway,
-        settings: GatewaySettings,
+        running: Running,
         *,
         announce: Callable[[str], None] | None,
         balance: Balance | None = None,
+        link: Link | None = None,
     ) -> None:
         super().__init__(config)
         self._balance = balance
-        self._gateway = gateway
-        self._settings = settings
+        self._running = running
+        self._link = link
+        self._hung_up = False
         self._parent = os.getppid()
         self._announce = announce
         self._acceptor: Acceptor | None = None
@@ -174,21 +193,38 @@ class _Server(uvicorn.Server):
         self.servers = []
         self._acceptor = Acceptor(sockets, self._connection, self.server_state.connections, self._balance)
         self._acceptor.start()
-        log_ignored_signals()
+        self._take_reloads()
         _spare_the_collector()
-        host = f"[{self._settings.host}]" if ":" in self._settings.host else self._settings.host
+        settings = self._running.settings
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host
         url = f"http://{host}:{sockets[0].getsockname()[1]}"
-        upstream, cache = redact(self._settings.upstream), redact(self._settings.cache)
-        log.info("listening on %s, upstream %s, cache %s", url, upstream, cache)
-        if self._settings.ops_port:
-            log.info("metrics and records on http://%s:%d%s", host, self._settings.ops_port, self._settings.prefix)
+        log.info("listening on %s, upstream %s, cache %s", url, redact(settings.upstream), redact(settings.cache))
+        if settings.ops_port:
+            log.info("metrics and records on http://%s:%d%s", host, settings.ops_port, settings.prefix)
         if self._announce:
             self._announce(url)
         self._loading = asyncio.ensure_future(self._load_operations())
 
+    def note_hangup(self, *_: object) -> None:
+        """SIGHUP came during the start: the configuration may have been read before it was written."""
+        self._hung_up = True
+
+    def _take_reloads(self) -> None:
+        if not self._running.reloads:
+            log_ignored_signals()
+        elif self._link is None:
+            own = OwnReload(self._running)
+            own.start()
+            log_ignored_signals(own.on_signal)
+            if self._hung_up:
+                own.on_signal()
+        else:
+            WorkerReload(self._running, self._link).start()
+            log_ignored_signals(partial(log.info, "SIGHUP is for the parent process, which reloads"))
+
     async def _load_operations(self) -> None:
         """After the start, which would take longer; before anybody waits for it."""
-        await self._gateway.operations.load()
+        await self._running.gateway.operations.load()
         _spare_the_collector()
 
     def _connection(self) -> asyncio.Protocol:
@@ -206,16 +242,17 @@ class _Server(uvicorn.Server):
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        self._gateway.readiness.draining = True
+        self._running.gateway.readiness.draining = True
         log.info("stopping: attempts in flight are finished first")
-        until = asyncio.get_running_loop().time() + self._settings.drain_delay
+        settings = self._running.settings
+        until = asyncio.get_running_loop().time() + settings.drain_delay
         while asyncio.get_running_loop().time() < until and not self.force_exit:  # noqa: ASYNC110  # a signal handler sets it
             await asyncio.sleep(0.05)  # force_exit is set by a signal handler: there is nothing to await
         if self._acceptor is not None:
             self._acceptor.stop()
-        cut = asyncio.get_running_loop().call_later(self._settings.shutdown_timeout, self._cut)
+        cut = asyncio.get_running_loop().call_later(settings.shutdown_timeout, self._cut)
         try:
-            async with asyncio.timeout(self._settings.shutdown_timeout + LAST_WORDS_SECONDS):
+            async with asyncio.timeout(settings.shutdown_timeout + LAST_WORDS_SECONDS):
                 await super().shutdown(sockets)
         except TimeoutError:
             log.warning("shutdown_timeout is over: what is still running will read unknown once its lease lapses")

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from functools import partial
 from typing import Any, Literal
 
 import click
@@ -98,15 +99,16 @@ def serve(config: str | None, **options: str | None) -> None:
 
     Every setting can be given in a TOML file (--config) or in the environment: ONCEGATE_UPSTREAM,
     ONCEGATE_IDEMPOTENCY__TTL. The command line wins over the environment, that over the file.
-    SIGTERM stops it when the requests in flight have ended.
+    SIGTERM stops it when the requests in flight have ended. SIGHUP, and oncegate reload, have it read its settings anew.
     """
     from oncegate.app.settings.sources import load
 
     # Strings, on purpose: the settings check each value, with the same messages for every source.
-    settings = load(without_none(options), config)
+    read = partial(load, without_none(options), config)
+    settings = read()
     from oncegate.app.serve import serve as run
 
-    sys.exit(run(settings))
+    sys.exit(run(settings, read=read))
 
 
 @main.command(short_help="Show in a minute what an idempotency key does.")

@@ -115,7 +115,7 @@ async def test_no_key_no_caller_and_no_path_is_in_the_metrics() -> None:
     for secret in ("raw-key", "secret-of", "4711", "t9uHGWx"):
         assert secret not in text
     labels = {name for family in text_string_to_metric_families(text) for s in family.samples for name in s.labels}
-    assert labels == {"route", "method", "decision", "outcome", "operation", "le", "version"}
+    assert labels == {"route", "method", "decision", "outcome", "operation", "le", "version", "digest"}
 
 
 async def test_what_alerts_are_made_of_is_there_before_it_happens() -> None:
