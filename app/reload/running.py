@@ -6,6 +6,7 @@ waiting: a request that has begun holds on to the gateway, the policy and the co
 """
 
 import asyncio
+import gc
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -172,6 +173,7 @@ class Running:
         except CacheError as error:
             log.warning("the rules that records are addressed by are not noted: %s", error)
         await before.close()
+        gc.collect()  # the app of its pages is a cycle, and collections are rare here; what is from the start is not looked at
 
     # -- reported -----------------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 from oncegate.app.operators.reloading import Reloaded
 from oncegate.app.reload.link import Answered, DropNew, Installed, InstallNew, Link, Prepared, PrepareNew, Requested
 from oncegate.app.reload.running import Replacement, Running
+from oncegate.app.settings.digest import settings_digest
 from oncegate.app.settings.sources import ConfigurationError
 
 log = logging.getLogger("oncegate.reload")
@@ -94,6 +95,7 @@ class WorkerReload:
     async def _prepare(self, message: PrepareNew) -> None:
         try:
             self._ready = message.number, await self._running.prepare(message.settings)
+            log.debug("configuration %s is prepared", settings_digest(message.settings))
             refusal = ""
         except ConfigurationError as error:
             refusal = str(error)

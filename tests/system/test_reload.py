@@ -1,0 +1,356 @@
+"""A configuration that is read anew under load: nobody is refused, and each answer is under one configuration.
+
+Rules of docs/contract.md: R10.13, R10.14, R10.15, R10.16.
+
+Two configurations differ in the key's header and in ``via``, which an answer shows both.
+"""
+
+import asyncio
+import os
+import re
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+
+from testing.caller import fresh_key
+from testing.command_line import invoke
+from testing.gateway import DEADLINE, Gateway
+from testing.issuer import Issuer, JwksServer
+from testing.upstreams import OK, Peer, Upstream, answering
+from testing.waiting import until
+
+KEY = "Idempotency-Key"
+TOKEN = {"ONCEGATE_ADMIN_TOKEN": "operators-token-of-a-test"}
+COMMON = 'cache_timeout = 10\nadmin_tokens = []\n[idempotency]\naliases = ["Idempotency-Key"]\n'
+WRONG = {
+    "no TOML": "upstream = ",
+    "unknown": "upstreem = 'http://127.0.0.1:1'\n",
+    "of another type": "max_in_flight = 'many'\n",
+    "contradicts itself": "cache_timeout = 10\n[idempotency]\nlease = 1\n",
+    "names no variable": "secret = '${ONCEGATE_NOT_SET}'\n",
+    "names no file": "secret_file = '/nowhere/at/all'\n",
+    "claims without keys": "[idempotency]\nscope = ['jwt:sub']\n",
+    "is empty of what it needs": "[[routes]]\nmethods = ['POST']\n",
+}
+
+
+UNUSABLE = "[idempotency]\nscope = ['jwt:sub']\n[jwt]\njwks = '/nowhere/at/all'\n"
+"""Consistent, but the gateway for it can't be made."""
+
+
+def configuration(name: str, more: str = "") -> str:
+    """Configuration ``a`` or ``b``."""
+    return f"via = {'true' if name == 'a' else 'false'}\n{COMMON}header = 'Key-{name}'\n{more}"
+
+
+def seen(answer: httpx.Response) -> str:
+    """The configuration that a first response is under; fails where it is under both."""
+    names = {name for name in "ab" if f"key-{name}" in answer.headers}
+    assert len(names) == 1, answer.headers
+    (name,) = names
+    assert ("via" in answer.headers) == (name == "a"), answer.headers
+    return name
+
+
+@dataclass
+class Reloading:
+    """A gateway whose configuration is in ``file``."""
+
+    gateway: Gateway
+    file: Path
+    upstream: Upstream
+    workers: int
+    reloads: int = 0
+    errors: list[str] = field(default_factory=list)
+
+    def write(self, text: str) -> None:
+        """As an editor does: the file is there, whole, at each moment."""
+        new = self.file.with_suffix(".new")
+        new.write_text(text)
+        new.replace(self.file)
+
+    async def reload(self, text: str) -> str:
+        """What the log says of it, once it is over."""
+        self.write(text)
+        os.kill(self.gateway.pid, signal.SIGHUP)
+        return await self.over()
+
+    async def over(self, count: int = 1) -> str:
+        self.reloads += count
+        lines = await until(lambda: found if len(found := self.lines()) >= self.reloads else None, "reloaded")
+        assert len(lines) == self.reloads
+        return str(lines[-1])
+
+    def lines(self) -> list[str]:
+        """What came of each reload, by the log."""
+        return re.findall(r'"message": "(reloaded: [^"]*|not reloaded, [^"]*)"', self.gateway.text())
+
+    async def serving(self, client: httpx.AsyncClient) -> dict[str, float]:
+        """How many processes serve by which configuration."""
+        page = (await client.get("/_oncegate/metrics")).text
+        return {digest: float(count) for digest, count in re.findall(r'config_info\{digest="(\w+)"\} (\S+)', page)}
+
+    async def pay(self, client: httpx.AsyncClient) -> str:
+        """The configuration that a request with a fresh key was answered by, and its retry as by one."""
+        headers = {KEY: fresh_key(), "Authorization": "Bearer a"}
+        answer = await client.post("/payments", headers=headers, content=b"{}")
+        assert answer.status_code == 200, answer.text
+        again = await client.post("/payments", headers=headers, content=b"{}")
+        assert again.headers["idempotent-replayed"] == "true"
+        assert again.content == answer.content
+        return seen(answer)
+
+
+@asynccontextmanager
+async def reloading(
+    folder: Path, cache: str, workers: int, text: str, behave: Any = None, **environment: str
+) -> AsyncIterator[Reloading]:
+    file = folder / "oncegate.toml"
+    file.write_text(text)
+    async with Upstream(behave or answering(OK)) as upstream:
+        settings = {"config": str(file), "namespace": uuid4().hex, **environment}
+        gateway = Gateway(folder / "log", upstream.url, cache, workers=workers, **settings)
+        try:
+            gateway.ready()
+            until_all_listen = lambda: gateway.text().count("listening on") >= workers  # noqa: E731
+            await until(until_all_listen, "all workers listen")
+            yield Reloading(gateway, file, upstream, workers)
+        finally:
+            gateway.end()
+
+
+def clients(url: str, count: int = 1) -> httpx.AsyncClient:
+    return httpx.AsyncClient(
+        base_url=url, timeout=DEADLINE, verify=False, limits=httpx.Limits(max_keepalive_connections=count)
+    )
+
+
+async def under_load(one: Reloading, change: Callable[[], Any], callers: int = 6) -> list[str]:
+    """Which configurations the requests of some callers were answered by, one after the other, while ``change`` is at work.
+
+    Each caller has a connection of its own, that stays open.
+    """
+    found: list[str] = []
+    is_over = False
+
+    async def call() -> None:
+        async with clients(one.gateway.url) as client:
+            while not is_over:
+                found.append(await one.pay(client))
+
+    calls = [asyncio.create_task(call()) for _ in range(callers)]
+    try:
+        await change()
+    finally:
+        is_over = True
+        results = await asyncio.gather(*calls, return_exceptions=True)
+    assert [each for each in results if each is not None] == []
+    return found
+
+
+@pytest.fixture(params=[1, 2], ids=["alone", "two workers"])
+def workers(request: pytest.FixtureRequest) -> int:
+    return int(request.param)
+
+
+async def change_often(one: Reloading, times: int) -> None:
+    """A right file, then a wrong one, and so on; and what came of each."""
+    wrong = [*WRONG.values(), UNUSABLE]
+    right = 0
+    for number in range(times):
+        if number % 2:
+            line = await one.reload(wrong[number // 2 % len(wrong)])
+            assert line.startswith("not reloaded, configuration "), line
+        else:
+            right += 1
+            line = await one.reload(configuration("ab"[right % 2]))
+            assert line.startswith("reloaded: configuration "), line
+
+
+@pytest.mark.parametrize("times", [24, pytest.param(200, marks=[pytest.mark.long, pytest.mark.timeout(900)])])
+async def test_reloads_under_load_refuse_nobody(times: int, workers: int, redis_url: str, tmp_path: Path) -> None:
+    """Half of them with wrong files: those change nothing."""
+    async with reloading(tmp_path, redis_url, workers, configuration("a")) as one:
+        found = await under_load(one, lambda: change_often(one, times))
+        assert {*found} == {"a", "b"}
+        last = "ab"[(times // 2) % 2]
+        async with clients(one.gateway.url) as client:
+            (digest,) = re.findall(r"configuration (\w+)", one.lines()[-2])
+            assert await one.serving(client) == {digest: workers}
+            policy = (await client.get("/_oncegate/policy")).json()
+            assert (policy["configuration"], policy["routes"][-1]["header"]) == (digest, f"Key-{last}")
+            page = (await client.get("/_oncegate/metrics")).text
+        for outcome in ("applied", "refused"):
+            assert f'oncegate_reloads_total{{outcome="{outcome}"}} {times / 2:.1f}' in page
+        for _ in range(4 * workers):  # whichever worker it is
+            async with clients(one.gateway.url) as client:
+                assert await one.pay(client) == last
+        assert "Traceback" not in one.gateway.text()
+        assert "ended by itself" not in one.gateway.text()
+
+
+@pytest.mark.parametrize("text", WRONG.values(), ids=WRONG)
+async def test_a_wrong_file_changes_nothing_and_is_the_line_of_check(text: str, tmp_path: Path) -> None:
+    async with reloading(tmp_path, "memory://", 1, configuration("a")) as one:
+        line = await one.reload(text)
+        check = ("check", "--config", str(one.file), "--upstream", one.upstream.url)
+        checked = await asyncio.to_thread(invoke, *check)  # which has an event loop of its own
+        said = line.partition(" stays: ")[2]
+        assert said
+        assert "\\n" not in said
+        assert said in checked.stdout + checked.stderr
+        assert checked.returncode != 0
+        async with clients(one.gateway.url) as client:
+            assert await one.pay(client) == "a"
+
+
+async def test_a_request_in_flight_ends_as_it_began(workers: int, redis_url: str, tmp_path: Path) -> None:
+    """One that is at the upstream, one whose body is not whole yet, and one that waits for the first."""
+    go_on = asyncio.Event()
+
+    async def behave(peer: Peer) -> None:
+        while True:
+            request = await peer.request()
+            if " /slow " in request.line:
+                await go_on.wait()
+            await peer.send(OK)
+
+    async with (
+        reloading(tmp_path, redis_url, workers, configuration("a"), behave) as one,
+        clients(one.gateway.url) as client,
+    ):
+        headers = {KEY: fresh_key(), "Authorization": "Bearer a"}
+        slow = asyncio.create_task(client.post("/slow", headers=headers, content=b"{}"))
+        passing = asyncio.create_task(client.get("/slow"))
+        await one.upstream.received(2)
+        waiting = asyncio.create_task(client.post("/slow", headers=headers | {"Prefer": "wait=30"}, content=b"{}"))
+        assert (await one.reload(configuration("b"))).startswith("reloaded")
+        assert await one.pay(client) == "b"
+        assert not slow.done()
+        go_on.set()
+        assert seen(await slow) == "a"
+        assert "via" in (await passing).headers
+        assert (await waiting).headers["idempotent-replayed"] == "true"
+
+
+async def test_nobody_switches_before_all_are_ready(redis_url: str, tmp_path: Path) -> None:
+    """One of two workers stands still: the other one is prepared, and serves as before until that one goes on."""
+    async with reloading(tmp_path, redis_url, 2, configuration("a")) as one:
+        _, second = one.gateway.workers()
+        os.kill(second, signal.SIGSTOP)
+        try:
+            one.write(configuration("b"))
+            os.kill(one.gateway.pid, signal.SIGHUP)
+            await until(lambda: "is prepared" in one.gateway.text(), "the first worker is prepared")
+            found = set()
+            for _ in range(20):
+                async with clients(one.gateway.url) as client:
+                    with suppress(httpx.TimeoutException):  # taken by the one that stands still
+                        client.timeout = httpx.Timeout(1)
+                        found.add(await one.pay(client))
+            assert found == {"a"}
+        finally:
+            os.kill(second, signal.SIGCONT)
+        assert (await one.over()).startswith("reloaded")
+        async with clients(one.gateway.url) as client:
+            assert len(await one.serving(client)) == 1
+            assert await one.pay(client) == "b"
+
+
+async def test_a_worker_that_dies_meanwhile_comes_back_with_the_right_one(redis_url: str, tmp_path: Path) -> None:
+    """It is killed while the others wait for it: they go on without it, and its successor begins with what they switch to."""
+    async with reloading(tmp_path, redis_url, 2, configuration("a")) as one:
+        _, second = one.gateway.workers()
+        os.kill(second, signal.SIGSTOP)
+        one.write(configuration("b"))
+        os.kill(one.gateway.pid, signal.SIGHUP)
+        await until(lambda: "is prepared" in one.gateway.text(), "the first worker is prepared")
+        os.kill(second, signal.SIGKILL)
+        assert (await one.over()).startswith("reloaded")
+        await until(lambda: one.gateway.text().count("listening on") >= 3, "another worker listens")
+        async with clients(one.gateway.url) as client:
+            (count,) = (await one.serving(client)).values()
+            assert count == 2
+        for _ in range(8):
+            async with clients(one.gateway.url) as client:
+                assert await one.pay(client) == "b"
+
+
+async def test_workers_that_are_killed_at_random_come_back_with_the_right_one(redis_url: str, tmp_path: Path) -> None:
+    async with reloading(tmp_path, redis_url, 2, configuration("a")) as one:
+        for number in range(6):
+            one.write(configuration("ba"[number % 2]))
+            os.kill(one.gateway.pid, signal.SIGHUP)
+            await asyncio.sleep(0.004 * number)  # wherever it is by then: each moment is one to die at
+            os.kill(one.gateway.workers()[number % 2], signal.SIGKILL)
+            line = await one.over()
+            assert line.startswith("reloaded") or "no worker lives" in line
+            deaths = number + 1
+            await until(lambda: one.gateway.text().count("listening on") >= 2 + deaths, "another worker")  # noqa: B023
+        if "no worker lives" in one.lines()[-1]:
+            await one.reload(configuration("a"))
+        async with clients(one.gateway.url) as client:
+            (count,) = (await one.serving(client)).values()
+            assert count == 2
+
+
+async def test_several_signals_at_once_end_with_the_last_file(workers: int, redis_url: str, tmp_path: Path) -> None:
+    async with reloading(tmp_path, redis_url, workers, configuration("a")) as one:
+        for name in "bababab":
+            one.write(configuration(name))
+            os.kill(one.gateway.pid, signal.SIGHUP)
+            os.kill(one.gateway.pid, signal.SIGHUP)
+        async with clients(one.gateway.url) as client:
+            await until(lambda: _is_served(one, client, "b"), "the last file is in effect")
+            await asyncio.sleep(0.5)  # nothing that is still read may be another one
+            assert len(await one.serving(client)) == 1
+            assert await one.pay(client) == "b"
+
+
+async def _is_served(one: Reloading, client: httpx.AsyncClient, name: str) -> bool:
+    return len(await one.serving(client)) == 1 and await one.pay(client) == name
+
+
+async def test_a_worker_that_cannot_keeps_all_from_it(redis_url: str, tmp_path: Path) -> None:
+    """Of two workers one gets the keys of tokens, the other one an error."""
+    issuer = Issuer()
+
+    class OnceOnly(JwksServer):
+        asked = 0
+
+    with OnceOnly(issuer.jwks()) as server:
+        more = f'scope = ["jwt:sub"]\n[jwt]\njwks = "{server.url}"\n'
+        async with reloading(tmp_path, redis_url, 2, configuration("a")) as one:
+            server.status = 404
+            line = await one.reload(configuration("b", more))
+            assert "jwks: answered 404" in line
+            async with clients(one.gateway.url) as client:
+                assert await one.pay(client) == "a"
+                assert len(await one.serving(client)) == 1
+            server.status = 200
+            assert (await one.reload(configuration("b", more))).startswith("reloaded")
+
+
+async def test_a_worker_that_answers_nothing_keeps_all_from_it(redis_url: str, tmp_path: Path) -> None:
+    """For so long, and no longer; and the next reload is its own."""
+    before = "import oncegate.app.reload.parent as parent; parent.PREPARE_SECONDS = 1.0"
+    async with reloading(tmp_path, redis_url, 2, configuration("a"), before=before) as one:
+        _, second = one.gateway.workers()
+        os.kill(second, signal.SIGSTOP)
+        one.write(configuration("b"))
+        os.kill(one.gateway.pid, signal.SIGHUP)
+        line = await one.over()
+        os.kill(second, signal.SIGCONT)
+        assert re.search(r"not reloaded, configuration \w+ stays: worker 1 did not answer within", line)
+        async with clients(one.gateway.url) as client:
+            assert len(await one.serving(client)) == 1
+        assert (await one.reload(configuration("b"))).startswith("reloaded")
+        async with clients(one.gateway.url) as client:
+            assert await one.pay(client) == "b"
