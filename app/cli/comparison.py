@@ -183,7 +183,7 @@ def _first(routes: Sequence[Rules], method: str, path: str) -> Rules | None:
 
 def example(pattern: str) -> str:
     """A path that ``pattern`` matches."""
-    return _PLACE.join(_PLACE.join(part) for part in parts_of(pattern))
+    return f"{_PLACE}/{_PLACE}".join(_PLACE.join(part) for part in parts_of(pattern))  # a run is no segment, as a rule
 
 
 # -- two configurations ---------------------------------------------------------------------------------------------------

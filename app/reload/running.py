@@ -124,8 +124,10 @@ class Running:
         replacement = await asyncio.to_thread(self.build, settings)
         tokens, cache = replacement.gateway.tokens, self.gateway.lasting.cache
         try:
-            if tokens is not None:
-                await asyncio.to_thread(tokens.source.fetch)
+            if tokens is not None and (self.gateway.tokens is None or settings.jwt != self.settings.jwt):
+                await asyncio.to_thread(
+                    tokens.source.fetch
+                )  # else an issuer that is away would be in the way of all else
             other = await is_under_another_secret(cache, settings.namespace, settings.digests())
         except UnusableKeys as error:
             raise ConfigurationError(f"jwt: {error}") from None

@@ -20,9 +20,9 @@ DIGEST_BYTES = 6
 def settings_digest(settings: GatewaySettings) -> str:
     """The digest of ``settings``."""
     shown = settings.model_dump(mode="json")
-    shown |= {"upstream": redact(settings.upstream), "cache": redact(settings.cache)}
+    shown["cache"] = redact(settings.cache)
+    if settings.jwt is not None and "://" in settings.jwt.jwks:
+        shown["jwt"]["jwks"] = redact(settings.jwt.jwks)
     shown["secret"] = check_values(settings.digests()) if settings.secret else []
     shown["encryption_keys"] = [key.partition(":")[0] for key in settings.encryption_keys]
-    if settings.jwt is not None:
-        shown["jwt"]["jwks"] = redact(settings.jwt.jwks) if "://" in settings.jwt.jwks else settings.jwt.jwks
     return blake2b(json.dumps(shown, sort_keys=True).encode(), digest_size=DIGEST_BYTES).hexdigest()
