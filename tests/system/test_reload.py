@@ -19,6 +19,7 @@ from uuid import uuid4
 import httpx
 import pytest
 
+from oncegate.app.settings.admin_tokens import AdminToken
 from testing.caller import fresh_key
 from testing.command_line import invoke
 from testing.gateway import DEADLINE, Gateway
@@ -27,8 +28,8 @@ from testing.upstreams import OK, Peer, Upstream, answering
 from testing.waiting import until
 
 KEY = "Idempotency-Key"
-TOKEN = {"ONCEGATE_ADMIN_TOKEN": "operators-token-of-a-test"}
-COMMON = 'cache_timeout = 10\nadmin_tokens = []\n[idempotency]\naliases = ["Idempotency-Key"]\n'
+READS, WRITES = (AdminToken.of(name, name * 20, writes=name == "w").setting() for name in "rw")
+COMMON = 'cache_timeout = 10\n[idempotency]\naliases = ["Idempotency-Key"]\n'
 WRONG = {
     "no TOML": "upstream = ",
     "unknown": "upstreem = 'http://127.0.0.1:1'\n",
@@ -47,7 +48,8 @@ UNUSABLE = "[idempotency]\nscope = ['jwt:sub']\n[jwt]\njwks = '/nowhere/at/all'\
 
 def configuration(name: str, more: str = "") -> str:
     """Configuration ``a`` or ``b``."""
-    return f"via = {'true' if name == 'a' else 'false'}\n{COMMON}header = 'Key-{name}'\n{more}"
+    own = f"admin_tokens = ['{READS}', '{WRITES}']\nvia = {'true' if name == 'a' else 'false'}\n"
+    return f"{own}{COMMON}header = 'Key-{name}'\n{more}"
 
 
 def seen(answer: httpx.Response) -> str:
@@ -97,6 +99,9 @@ class Reloading:
         page = (await client.get("/_oncegate/metrics")).text
         return {digest: float(count) for digest, count in re.findall(r'config_info\{digest="(\w+)"\} (\S+)', page)}
 
+    async def pays_by(self, client: httpx.AsyncClient, name: str) -> bool:
+        return await self.pay(client) == name
+
     async def pay(self, client: httpx.AsyncClient) -> str:
         """The configuration that a request with a fresh key was answered by, and its retry as by one."""
         headers = {KEY: fresh_key(), "Authorization": "Bearer a"}
@@ -115,7 +120,7 @@ async def reloading(
     file = folder / "oncegate.toml"
     file.write_text(text)
     async with Upstream(behave or answering(OK)) as upstream:
-        settings = {"config": str(file), "namespace": uuid4().hex, **environment}
+        settings: dict[str, Any] = {"config": str(file), "namespace": uuid4().hex, **environment}
         gateway = Gateway(folder / "log", upstream.url, cache, workers=workers, **settings)
         try:
             gateway.ready()
@@ -308,33 +313,38 @@ async def test_several_signals_at_once_end_with_the_last_file(workers: int, redi
             os.kill(one.gateway.pid, signal.SIGHUP)
             os.kill(one.gateway.pid, signal.SIGHUP)
         async with clients(one.gateway.url) as client:
-            await until(lambda: _is_served(one, client, "b"), "the last file is in effect")
-            await asyncio.sleep(0.5)  # nothing that is still read may be another one
+            await until(lambda: one.pays_by(client, "b"), "the last file is in effect")
+            done = await client.post("/_oncegate/reload/", headers={"Authorization": f"Bearer {'w' * 20}"})
+            assert done.status_code == 200  # behind all that the signals have begun
+            assert one.lines()[-1].endswith("as before")
             assert len(await one.serving(client)) == 1
             assert await one.pay(client) == "b"
 
 
-async def _is_served(one: Reloading, client: httpx.AsyncClient, name: str) -> bool:
-    return len(await one.serving(client)) == 1 and await one.pay(client) == name
-
-
 async def test_a_worker_that_cannot_keeps_all_from_it(redis_url: str, tmp_path: Path) -> None:
-    """Of two workers one gets the keys of tokens, the other one an error."""
-    issuer = Issuer()
+    """Of two workers one gets the keys of tokens, and the other one, a moment later, an error."""
 
-    class OnceOnly(JwksServer):
-        asked = 0
+    class GoodOnce(JwksServer):
+        good = 1
 
-    with OnceOnly(issuer.jwks()) as server:
+        @property
+        def status(self) -> int:
+            return 200 if self.fetched <= self.good else 404
+
+        @status.setter
+        def status(self, status: int) -> None:
+            """It goes by ``good``."""
+
+    with GoodOnce(Issuer().jwks()) as server:
         more = f'scope = ["jwt:sub"]\n[jwt]\njwks = "{server.url}"\n'
         async with reloading(tmp_path, redis_url, 2, configuration("a")) as one:
-            server.status = 404
             line = await one.reload(configuration("b", more))
             assert "jwks: answered 404" in line
+            await until(lambda: server.fetched == 2, "both have tried")
             async with clients(one.gateway.url) as client:
                 assert await one.pay(client) == "a"
                 assert len(await one.serving(client)) == 1
-            server.status = 200
+            server.good = 100
             assert (await one.reload(configuration("b", more))).startswith("reloaded")
 
 
@@ -354,3 +364,91 @@ async def test_a_worker_that_answers_nothing_keeps_all_from_it(redis_url: str, t
         assert (await one.reload(configuration("b"))).startswith("reloaded")
         async with clients(one.gateway.url) as client:
             assert await one.pay(client) == "b"
+
+
+async def test_operators_reload_by_the_api_and_get_what_came_of_it(
+    workers: int, redis_url: str, tmp_path: Path
+) -> None:
+    """By the command, too. Who may only read may not; each is in the log of audits."""
+    async with (
+        reloading(tmp_path, redis_url, workers, configuration("a")) as one,
+        clients(one.gateway.url) as client,
+    ):
+
+        async def send(token: str) -> httpx.Response:
+            return await client.post("/_oncegate/reload/", headers={"Authorization": f"Bearer {token * 20}"})
+
+        one.write("cache_timeout = 9\n" + configuration("b").replace("cache_timeout = 10\n", ""))
+        refused = [await send("x"), await send("r")]
+        assert [each.status_code for each in refused] == [401, 403]
+        assert one.lines() == []
+        done = await send("w")
+        assert (done.status_code, done.json()["after_restart"]) == (200, ["cache_timeout"])
+        assert await one.serving(client) == {done.json()["configuration"]: workers}
+        assert await one.pay(client) == "b"
+        one.write(WRONG["unknown"])
+        wrong = await send("w")
+        assert (wrong.status_code, wrong.json()["title"]) == (409, "Not Reloaded")
+        assert "upstreem" in wrong.json()["detail"]
+        assert await one.pay(client) == "b"
+        audited = re.findall(r'"oncegate.audit".*?"message": "([^"]*)"', one.gateway.text())
+        digest = done.json()["configuration"]
+        assert audited == [f"configuration {digest}: {what} by w" for what in ("reloaded", "not reloaded")]
+
+        command = ("reload", "--gateway", one.gateway.url)
+        refusal = await asyncio.to_thread(lambda: invoke(*command, ONCEGATE_ADMIN_TOKEN="w" * 20))
+        assert refusal.returncode == 1
+        assert re.fullmatch(r"oncegate: nothing was changed: upstreem [^\n]*\n", refusal.stderr)
+        one.write(configuration("a"))
+        applied = await asyncio.to_thread(lambda: invoke(*command, ONCEGATE_ADMIN_TOKEN="w" * 20))
+        assert applied.returncode == 0
+        assert re.fullmatch(r"configuration \w{12} is in effect in all processes\n", applied.stdout)
+        assert await one.pay(client) == "a"
+        one.reloads = 4
+
+
+async def test_many_operators_at_once_each_get_what_came_of_a_reload(redis_url: str, tmp_path: Path) -> None:
+    """Of one that has begun after they asked: what they had written is in effect."""
+    async with reloading(tmp_path, redis_url, 2, configuration("a")) as one:
+
+        async def reload() -> None:
+            async with clients(one.gateway.url) as client:
+                done = await client.post("/_oncegate/reload/", headers={"Authorization": f"Bearer {'w' * 20}"})
+                assert done.status_code == 200
+
+        one.write(configuration("b"))
+        await asyncio.gather(*[reload() for _ in range(12)])
+        async with clients(one.gateway.url) as client:
+            assert await one.pay(client) == "b"
+            assert len(await one.serving(client)) == 1
+
+
+async def test_a_secret_is_changed_step_by_step_and_no_other_way(redis_url: str, tmp_path: Path) -> None:
+    """In a namespace whose records are under it: retries from before find theirs at each step."""
+    old, new, another = (f"{name}, a secret of 32 bytes or more" for name in ("old", "new", "another"))
+    file = tmp_path / "secret"
+
+    def text() -> str:
+        return configuration("a").replace("via", f"secret_file = '{file}'\nvia", 1)
+
+    def write(*lines: str) -> None:
+        file.write_text("\n".join(line.replace(" ", "_") for line in lines))
+
+    write(old)
+    async with reloading(tmp_path, redis_url, 2, text()) as one, clients(one.gateway.url) as client:
+        headers = {KEY: fresh_key(), "Authorization": "Bearer a"}
+        assert (await client.post("/payments", headers=headers, content=b"{}")).status_code == 200
+        write(another)
+        assert "stays: cache: the records of namespace " in await one.reload(text())
+        write(new, old)
+        assert "stays: secret: a step of its rotation is left out" in await one.reload(text())
+        for lines in ((old, new), (new, old), (old, new), (new, old)):
+            write(*lines)
+            assert (await one.reload(text())).startswith("reloaded")
+            for _ in range(6):
+                async with clients(one.gateway.url) as fresh:
+                    again = await fresh.post("/payments", headers=headers, content=b"{}")
+                    assert again.headers.get("idempotent-replayed") == "true"
+        assert len(one.upstream.requests) == 1
+        for secret in (old, new, another):
+            assert secret.replace(" ", "_") not in one.gateway.text()

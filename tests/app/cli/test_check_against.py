@@ -3,6 +3,7 @@
 Rule of docs/contract.md: R10.17.
 """
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -222,6 +223,4 @@ async def test_a_gateway_is_compared_by_what_it_publishes() -> None:
 
 async def _compared(url: str, now: GatewaySettings) -> Any:
     """(In a thread: the client of the command line blocks.)"""
-    import asyncio
-
     return await asyncio.to_thread(lambda: asyncio.run(compared_with_gateway(url, now)))

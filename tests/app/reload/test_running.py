@@ -17,7 +17,8 @@ from oncegate.app.reload.running import Running
 from oncegate.app.reload.worker import OwnReload
 from oncegate.app.serve import server_config
 from oncegate.app.server.accept import bind
-from oncegate.app.settings.gateway import GatewaySettings
+from oncegate.app.settings.admin_tokens import AdminToken
+from oncegate.app.settings.gateway import FORWARDED_METHODS, GatewaySettings
 from oncegate.app.settings.sources import ConfigurationError
 from testing.issuer import Issuer, JwksServer
 from testing.running import running
@@ -126,7 +127,8 @@ async def test_routes_that_come_are_counted_and_those_that_go_stay_counted() -> 
 
 async def test_more_routes_than_can_be_counted_are_refused() -> None:
     async with reloadable("http://127.0.0.1:1") as (client, own, _, written):
-        written.write(routes=[{"path": f"/r/{number}"} for number in range(900)])
+        methods = sorted(FORWARDED_METHODS)
+        written.write(routes=[{"path": f"/r/{number}", "methods": methods} for number in range(100)])
         reloaded = await own.reload()
         assert "more of them have come since the start than can be counted" in reloaded.refusal
         assert (await client.get("/_oncegate/healthz")).status_code == 200
@@ -148,8 +150,6 @@ async def test_another_upstream_gets_what_begins_from_then_on() -> None:
 
 
 async def test_operators_tokens_come_and_go() -> None:
-    from oncegate.app.settings.admin_tokens import AdminToken
-
     alice = AdminToken.of("alice", "a" * 20).setting()
     async with reloadable("http://127.0.0.1:1", admin_tokens=[alice]) as (client, own, _, written):
         brought = {"Authorization": "Bearer " + "a" * 20}

@@ -113,9 +113,9 @@ def test_the_gateway_accepts_so() -> None:
 
     async def serve() -> int:
         settings = GatewaySettings(upstream="http://127.0.0.1:9")
-        running = Running(settings)
+        gateway = Running(settings)
         sockets = bind("127.0.0.1", 0)
-        server = _Server(server_config(running), running, announce=None)
+        server = _Server(server_config(gateway), gateway, announce=None)
         running = asyncio.create_task(server._serve(sockets))
         while not server.started:
             assert not running.done(), running.exception()
