@@ -1,6 +1,6 @@
 """A configuration that is read anew under load: nobody is refused, and each answer is under one configuration.
 
-Rules of docs/contract.md: R10.13, R10.14, R10.15, R10.16.
+Rules of docs/contract.md: R10.13, R10.14, R10.15, R10.16, R11.24.
 
 Two configurations differ in the key's header and in ``via``, which an answer shows both.
 """
@@ -207,10 +207,10 @@ async def test_a_wrong_file_changes_nothing_and_is_the_line_of_check(text: str, 
         line = await one.reload(text)
         check = ("check", "--config", str(one.file), "--upstream", one.upstream.url)
         checked = await asyncio.to_thread(invoke, *check)  # which has an event loop of its own
-        said = line.partition(" stays: ")[2]
-        assert said
-        assert "\\n" not in said
-        assert said in checked.stdout + checked.stderr
+        line_of_check = line.partition(" stays: ")[2]
+        assert line_of_check
+        assert "\\n" not in line_of_check
+        assert line_of_check in checked.stdout + checked.stderr
         assert checked.returncode != 0
         async with clients(one.gateway.url) as client:
             assert await one.pay(client) == "a"

@@ -106,8 +106,8 @@ def test_a_mode_is_said() -> None:
     async_route = {"path": "/p", "mode": "async", "on_missing_key": "reject"}
     redis = {"cache": "redis://127.0.0.1:1"}
     found = lines({"routes": [{"path": "/p"}], **redis}, {"routes": [async_route], **redis})
-    said = "a request is accepted and executed later (202) (was: a request is executed at once)"
-    assert ("PATCH, POST /p", said) in found
+    sentence = "a request is accepted and executed later (202) (was: a request is executed at once)"
+    assert ("PATCH, POST /p", sentence) in found
 
 
 def test_a_request_comes_under_enforcement_and_leaves_it_method_by_method() -> None:
