@@ -19,9 +19,10 @@ from uuid import uuid4
 import httpx
 import pytest
 
+from oncegate.app.demo.upstream import Payments, serving
 from oncegate.app.settings.admin_tokens import AdminToken
 from testing.caller import fresh_key
-from testing.command_line import invoke
+from testing.command_line import forked, invoke
 from testing.gateway import DEADLINE, Gateway
 from testing.issuer import Issuer, JwksServer
 from testing.upstreams import OK, Peer, Upstream, answering
@@ -452,3 +453,86 @@ async def test_a_secret_is_changed_step_by_step_and_no_other_way(redis_url: str,
         assert len(one.upstream.requests) == 1
         for secret in (old, new, another):
             assert secret.replace(" ", "_") not in one.gateway.text()
+
+
+async def test_a_worker_that_takes_nothing_is_replaced_and_nobody_switches_before(
+    redis_url: str, tmp_path: Path
+) -> None:
+    """What is sent to it is more than its socket holds, and it stands still."""
+    before = "import oncegate.app.reload.link as link; link.SEND_SECONDS = 1.0"
+    large = configuration("b").replace("header", f"docs_url = 'https://d.example/{'x' * 1_000_000}'\nheader", 1)
+    async with reloading(tmp_path, redis_url, 2, configuration("a"), before=before) as one:
+        _, second = one.gateway.workers()
+        os.kill(second, signal.SIGSTOP)
+        one.write(large)
+        os.kill(one.gateway.pid, signal.SIGHUP)
+        assert "stays: worker 1 takes no message: it is replaced" in await one.over()
+        os.kill(second, signal.SIGCONT)
+        await until(lambda: one.gateway.text().count("listening on") >= 3, "another worker listens")
+        async with clients(one.gateway.url) as client:
+            assert await one.pay(client) == "a"
+        assert (await one.reload(large)).startswith("reloaded")
+        async with clients(one.gateway.url) as client:
+            (count,) = (await one.serving(client)).values()
+            assert count == 2
+
+
+async def test_a_stop_does_not_wait_for_a_reload(redis_url: str, tmp_path: Path) -> None:
+    """One for which a worker keeps all waiting is given up."""
+    async with reloading(tmp_path, redis_url, 2, configuration("a")) as one:
+        _, second = one.gateway.workers()
+        os.kill(second, signal.SIGSTOP)
+        one.write(configuration("b"))
+        os.kill(one.gateway.pid, signal.SIGHUP)
+        await until(lambda: "is prepared" in one.gateway.text(), "the first worker is prepared")
+        one.gateway.terminate()
+        assert (await one.over()).endswith("stays: the gateway is stopping")
+        os.kill(second, signal.SIGCONT)
+        assert await asyncio.to_thread(one.gateway.exit_code) == 0
+
+
+AT_THE_START = """
+import os, signal
+import oncegate.app.serve as serve
+startup = serve._Server.startup
+async def hung_up(self, sockets=None):
+    os.kill(os.getpid(), signal.SIGHUP)
+    await startup(self, sockets)
+serve._Server.startup = hung_up
+"""
+
+
+async def test_a_signal_during_the_start_is_not_lost(tmp_path: Path) -> None:
+    async with reloading(tmp_path, "memory://", 1, configuration("a"), before=AT_THE_START) as one:
+        assert (await one.over()).endswith("as before")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_log_follows(workers: int, redis_url: str, tmp_path: Path) -> None:
+    """Its level, in each process."""
+    file = tmp_path / "oncegate.toml"
+    text = f"namespace = '{uuid4().hex}'\ncache_timeout = 10\nlog_level = "
+    file.write_text(f"{text}'info'\n")
+    with serving(Payments(lambda _: None)) as upstream:
+        serve = ("serve", "--upstream", upstream, "--cache", redis_url, "--port", "0", "--workers", str(workers))
+        with forked(*serve, "--config", str(file)) as gateway:
+            url = gateway.url(workers)
+
+            def reload(level: str) -> None:
+                file.write_text(f"{text}'{level}'\n")
+                gateway.process.send_signal(signal.SIGHUP)
+
+            def pay() -> None:
+                paid = httpx.post(f"{url}/payments", headers={KEY: fresh_key()}, json={"amount": 1}, timeout=DEADLINE)
+                assert paid.status_code == 201
+
+            pay()
+            reload("debug")
+            gateway.wait_for("reloaded: configuration")
+            assert "first -> 201" not in gateway.output
+            pay()
+            gateway.wait_for("first -> 201")
+            reload("error")
+            reload("no level")
+            gateway.wait_for("not reloaded")
+            assert gateway.stop() == 0
