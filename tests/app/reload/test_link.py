@@ -1,7 +1,4 @@
-"""Messages between a parent and its worker: whole, in their order, however the bytes arrive; and an end that is gone.
-
-Rule of docs/contract.md: R10.14.
-"""
+"""Messages between a parent and its worker: whole, in their order, however the bytes arrive; and an end that is gone."""
 
 import socket
 import threading
