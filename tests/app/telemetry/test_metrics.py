@@ -18,7 +18,8 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from oncegate.app.telemetry.metrics import Columns, Histogram, Metrics
+from oncegate.app.telemetry.columns import Columns, Histogram
+from oncegate.app.telemetry.metrics import Metrics
 from oncegate.app.telemetry.pending_records import SLOTS, PendingRecords
 from oncegate.app.telemetry.shared_numbers import SharedNumbers
 from oncegate.cache.record import State
