@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from oncegate.app.gateway.fast_path import FastPath
 from oncegate.app.gateway.gateway import Gateway
 from oncegate.app.gateway.lasting import Lasting
+from oncegate.app.gateway.tunnel import Tunnels
 from oncegate.app.operators.pages.bearer import Bearer
 from oncegate.app.operators.pages.operations import Operations
 from oncegate.app.operators.pages.policy import published
@@ -15,6 +16,7 @@ from oncegate.app.operators.records import Records
 from oncegate.app.operators.reloading import Reload
 from oncegate.app.operators.write_probe import try_writing
 from oncegate.app.settings.admin_tokens import AdminToken, parse
+from oncegate.app.settings.certificates import ListenerTls, upstream_certificate
 from oncegate.app.settings.digest import settings_digest
 from oncegate.app.settings.gateway import GatewaySettings
 from oncegate.app.telemetry.metrics import Metrics
@@ -42,14 +44,16 @@ def create_gateway(
     admin_token: str | None = None,
     before: Gateway | None = None,
     reload: Reload | None = None,
+    tls: ListenerTls | None = None,
 ) -> Gateway:
     """The gateway for ``settings``, not started yet. ``observe`` is called for each enforced request.
 
-    ``admin_token`` is an operators' token beside those in the settings; without any, records are not served.
+    ``admin_token`` is an operators' token beside those in the settings; without any, records are not served. ``tls`` is what its
+    ports speak, for metrics.
     ``before`` is the running gateway whose place it is to take: it goes on with what lasts of that one, and changes nothing
     there until its `Gateway.install`. ``reload`` is what operators have done by the page of that name.
-    Raises ``OSError`` where ``upstream_ca`` can't be read, `UnusableKeys` where no token could be verified, ``ValueError`` for a
-    URL that its user can't take.
+    Raises ``OSError`` where ``upstream_ca`` can't be read, `ConfigurationError` for ``upstream_cert``, `UnusableKeys` where no
+    token could be verified, ``ValueError`` for a URL that its user can't take.
     """
     rules = settings.idempotency
     policies = gateway_policies(settings)
@@ -63,6 +67,7 @@ def create_gateway(
         response_timeout=rules.response_timeout,
         keepalive=settings.upstream_keepalive,
         ca_file=settings.upstream_ca or None,
+        certificate=upstream_certificate(settings),
         trusted_proxies=settings.trusted_proxies,
         end_to_end=_read_headers(settings),
         via=settings.via,
@@ -93,7 +98,7 @@ def create_gateway(
     door = middleware.door
     if before is None:
         readiness = Readiness(probe=forwarder.probe, cache=cache, write=write)
-        lasting = Lasting(cache, metrics, middleware, readiness, forwarder)
+        lasting = Lasting(cache, metrics, middleware, readiness, forwarder, tls)
     else:
         lasting, readiness = before.lasting, before.lasting.readiness
         lasting.go_on_in(middleware)
@@ -123,6 +128,13 @@ def create_gateway(
             prefix=settings.prefix,
             ops_port=settings.ops_port,
         ),
+        tunnels=Tunnels(
+            forwarder,
+            policies,
+            timeout=settings.tunnel_timeout,
+            unread=door.unread,
+            count=metrics.tunnels_changed,
+        ),
         cors=cors,
     )
     if before is None:
@@ -139,6 +151,8 @@ def _install(
         "cache_readable": lambda: float(readiness.is_readable),
         "cache_writable": lambda: float(readiness.is_writable),
     }
+    if (tls := lasting.tls) is not None:
+        gauges["tls_cert_ends_timestamp_seconds"] = lambda: tls.ends
     lasting.metrics.serve(settings_digest(settings), *_labels(policies), gauges)
     door = lasting.middleware.door
     in_flight = door.admissions.in_flight

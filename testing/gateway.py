@@ -17,15 +17,15 @@ from testing.template import Forked
 DEADLINE = 60.0
 """Seconds for anything that must happen at all; a machine would have to be very slow to need them."""
 _PROGRAM = "from oncegate.app.cli.main import main; main()"
-_LISTENING = re.compile(r"listening on (http://[0-9.:]+)")
+_LISTENING = re.compile(r"listening on (https?://[0-9.:]+)")
 
 
 class Gateway:
     """A gateway process, started at once, to be awaited with `ready` and ended with `end`. ``settings`` as in the TOML file.
 
-    A port of 0 is asked for, and the one that it got is read from its log. Settings go into the environment, as JSON, where a
-    file (``config``) doesn't have them. Its
-    process group is its own, so that its workers can be ended with it. ``before`` is Python that it runs first.
+    A port of 0 is asked for, unless one is given, and the one that it got is read from its log. Settings go into the environment,
+    as JSON, where a file (``config``) doesn't have them. Its process group is its own, so that its workers can be ended with it.
+    ``replace``: in the place of one on ``port``. ``before`` is Python that it runs first.
     """
 
     def __init__(
@@ -35,6 +35,8 @@ class Gateway:
         cache: str = "memory://",
         *,
         workers: int = 1,
+        port: int = 0,
+        replace: bool = False,
         routes: list[dict[str, Any]] | None = None,
         idempotency: dict[str, Any] | None = None,
         before: str = "",
@@ -42,8 +44,10 @@ class Gateway:
     ) -> None:
         self.log = log
         self.url = ""
-        arguments = ["--upstream", upstream, "--cache", cache, "--port", "0", "--workers", str(workers)]
+        arguments = ["--upstream", upstream, "--cache", cache, "--port", str(port), "--workers", str(workers)]
+        arguments += ["--replace"] if replace else []
         environment = {name: value for name, value in os.environ.items() if not name.upper().startswith("ONCEGATE_")}
+        environment["RUNTIME_DIRECTORY"] = str(log.parent)  # where gateways on one port find each other
         settings = {"namespace": "system", "log_level": "debug", **settings}
         if routes is not None or "config" not in settings:  # else the file has them
             settings["routes"] = routes or []
@@ -74,7 +78,7 @@ class Gateway:
 
     @property
     def address(self) -> tuple[str, int]:
-        host, _, port = self.url.removeprefix("http://").partition(":")
+        host, _, port = self.url.partition("://")[2].partition(":")
         return host, int(port)
 
     @property

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from oncegate.app.operators.readiness import Readiness
+from oncegate.app.settings.certificates import ListenerTls
 from oncegate.app.telemetry.metrics import Metrics
 from oncegate.app.upstream.forward import Forwarder
 from oncegate.cache.store import Cache
@@ -23,6 +24,7 @@ class Lasting:
     middleware: IdempotencyMiddleware
     readiness: Readiness
     forwarder: Forwarder
+    tls: ListenerTls | None = None
     tokens: Tokens | None = None
     drain_timeout: float = 0.0
 

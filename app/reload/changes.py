@@ -33,6 +33,8 @@ def in_effect(running: GatewaySettings, read: GatewaySettings) -> tuple[GatewayS
         wait.append("encryption_keys")  # the cache's connections were made for the one or for the other
     else:
         _check_encryption(running.encryption_keys, read.encryption_keys)
+    if bool(read.tls_cert) != bool(running.tls_cert):
+        wait += ["tls_cert", "tls_key"]  # the ports speak it, or don't
     _check_secrets(running, read)
     if not wait:
         return read, ()

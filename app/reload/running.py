@@ -16,6 +16,7 @@ from oncegate.app.gateway.gateway import Gateway
 from oncegate.app.operators.reloading import Reload, Reloaded
 from oncegate.app.reload.changes import in_effect
 from oncegate.app.server.served import Served
+from oncegate.app.settings.certificates import ListenerTls
 from oncegate.app.settings.digest import settings_digest
 from oncegate.app.settings.gateway import GatewaySettings
 from oncegate.app.settings.sources import ConfigurationError
@@ -48,7 +49,7 @@ class NewSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Replacement:
+class Candidate:
     """A gateway that is ready to take another one's place; ``places`` puts in place what is prepared beside it."""
 
     settings: GatewaySettings
@@ -59,7 +60,8 @@ class Replacement:
 class Running:
     """A process's gateway and the ``settings`` in effect: the app of its server, for as long as that runs.
 
-    ``read`` reads the configuration anew, ``None``: it is never reloaded. Each of ``parts`` prepares what else is to follow it.
+    ``read`` reads the configuration anew, ``None``: it is never reloaded. Each of ``parts`` prepares what else is to follow it;
+    ``tls`` does, too.
     Raises `ConfigurationError`.
     """
 
@@ -71,13 +73,16 @@ class Running:
         observe: Observe | None = None,
         read: Read | None = None,
         parts: Sequence[Prepare] = (),
+        tls: ListenerTls | None = None,
     ) -> None:
         self.settings = settings
         self.reloads = read is not None
         self._read = read
         self._admin_token = admin_token
         self._observe = observe
-        self.parts = [*parts]
+        self.tls = tls
+        """What the ports speak, if that is TLS; its certificate is read anew with all else."""
+        self.parts = [*parts, *([] if tls is None else [tls.prepare])]
         """Where others register what follows the configuration, too; before workers are forked."""
         self.by: Reload | None = None
         """How this process has a reload done."""
@@ -108,7 +113,7 @@ class Running:
             raise ConfigurationError("this gateway was started with settings that are written nowhere")
         return NewSettings(*in_effect(self.settings, self._read()))
 
-    def build(self, settings: GatewaySettings) -> Replacement:
+    def build(self, settings: GatewaySettings) -> Candidate:
         """A replacement by ``settings``. Raises `ConfigurationError`."""
         gateway = self._gateway(settings, self.gateway)
         if not self.gateway.lasting.metrics.has_room(
@@ -117,9 +122,9 @@ class Running:
             raise ConfigurationError(
                 "routes: more of them have come since the start than can be counted: a restart is needed"
             )
-        return Replacement(settings, gateway, [prepare(settings) for prepare in self.parts])
+        return Candidate(settings, gateway, [prepare(settings) for prepare in self.parts])
 
-    async def prepare(self, settings: GatewaySettings) -> Replacement:
+    async def prepare(self, settings: GatewaySettings) -> Candidate:
         """A replacement that nothing can go wrong with any more, made while requests are served. Raises `ConfigurationError`."""
         replacement = await asyncio.to_thread(self.build, settings)
         tokens, cache = replacement.gateway.tokens, self.gateway.lasting.cache
@@ -147,6 +152,7 @@ class Running:
                 admin_token=self._admin_token,
                 before=before,
                 reload=self.reload if self.reloads else None,
+                tls=self.tls,
             )
         except UnusableKeys as error:
             raise ConfigurationError(f"jwt: {error}") from None
@@ -156,7 +162,7 @@ class Running:
 
     # -- in place -----------------------------------------------------------------------------------------------------
 
-    def install(self, replacement: Replacement) -> Forwarder:
+    def install(self, replacement: Candidate) -> Forwarder:
         """Serve by ``replacement`` from now on. Returns the forwarder of before, whose idle connections are to be closed."""
         before = self.gateway.lasting.forwarder
         replacement.gateway.install()

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from oncegate.app.operators.reloading import Reloaded
 from oncegate.app.reload.link import Answered, DropNew, Installed, InstallNew, Link, Prepared, PrepareNew, Requested
-from oncegate.app.reload.running import Replacement, Running
+from oncegate.app.reload.running import Candidate, Running
 from oncegate.app.settings.digest import settings_digest
 from oncegate.app.settings.sources import ConfigurationError
 
@@ -43,7 +43,7 @@ class WorkerReload:
         self._parent = os.getppid()
         self._tasks = _Tasks()
         self._preparing: asyncio.Task[Any] | None = None
-        self._ready: tuple[int, Replacement] | None = None
+        self._ready: tuple[int, Candidate] | None = None
         self._numbers = count(1)
         self._waiting: dict[int, asyncio.Future[Reloaded]] = {}
 
