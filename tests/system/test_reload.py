@@ -9,6 +9,7 @@ import asyncio
 import os
 import re
 import signal
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ import pytest
 from oncegate.app.demo.upstream import Payments, serving
 from oncegate.app.settings.admin_tokens import AdminToken
 from testing.caller import fresh_key
+from testing.certificates import Authority
 from testing.command_line import forked, invoke
 from testing.gateway import DEADLINE, Gateway
 from testing.issuer import Issuer, JwksServer
@@ -305,6 +307,37 @@ async def test_workers_that_are_killed_at_random_come_back_with_the_right_one(re
         async with clients(one.gateway.url) as client:
             (count,) = (await one.serving(client)).values()
             assert count == 2
+
+
+async def test_a_certificate_is_renewed_under_load(workers: int, redis_url: str, tmp_path: Path) -> None:
+    """New connections get the new one, those that are open go on; files that can't be used change nothing."""
+    authority = Authority(tmp_path)
+    cert, key = authority.issue()
+    text = configuration("a").replace("via", f"tls_cert = '{cert}'\ntls_key = '{key}'\nvia", 1)
+
+    def shown(address: tuple[str, int]) -> bool:
+        return ssl.get_server_certificate(address).strip() in cert.read_text()
+
+    async with reloading(tmp_path, redis_url, workers, text) as one, clients(one.gateway.url) as opened:
+        assert await one.pay(opened) == "a"
+
+        async def renew() -> None:
+            for number in range(8):
+                new_cert, new_key = authority.issue()
+                new_key.replace(key)
+                if number % 2:
+                    assert f"tls_key: {key} is not the key of the certificate" in await one.reload(text)
+                new_cert.replace(cert)
+                assert (await one.reload(text)).startswith("reloaded")
+                for _ in range(2 * workers):  # whichever worker it is
+                    assert await asyncio.to_thread(shown, one.gateway.address)
+
+        assert {*await under_load(one, renew)} == {"a"}
+        assert await one.pay(opened) == "a"
+        line = await one.reload(configuration("b"))
+        assert line.startswith("reloaded")
+        assert "tls_cert, tls_key: changed, and in effect after a restart" in one.gateway.text()
+        assert await one.pay(opened) == "b"
 
 
 async def test_several_signals_at_once_end_with_the_last_file(workers: int, redis_url: str, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import socket
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -27,14 +28,22 @@ def received(link: Link, count: int) -> list[object]:
 
 def test_messages_arrive_whole_and_in_their_order(links: tuple[Link, Link]) -> None:
     ours, theirs = links
+    given: dict[str, Any] = {
+        "routes": [{"path": "/a", "ttl": 5, "status": {"4xx": "success"}}],
+        "idempotency": {"docs_url": "https://d.example/" + "x" * 300_000},  # more than a socket takes at once
+    }
     settings = GatewaySettings(
         upstream="http://127.0.0.1:9",
         secret="a secret of 32 bytes, or of more than it",
-        routes=[{"path": "/a", "ttl": 5, "status": {"4xx": "success"}}],
-        idempotency={"docs_url": "https://d.example/" + "x" * 300_000},  # more than a socket takes at once
+        **given,
     )
     messages = [PrepareNew(1, settings), InstallNew(1), Answered(7, Reloaded("0" * 12, "why", ("port",)))]
-    sending = threading.Thread(target=lambda: [ours.send(each) for each in messages])
+
+    def send() -> None:
+        for each in messages:
+            ours.send(each)
+
+    sending = threading.Thread(target=send)
     sending.start()
     assert received(theirs, 3) == messages
     sending.join()
