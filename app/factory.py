@@ -1,20 +1,23 @@
 """Builds the gateway from its settings: the one place where its parts are put together."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 from oncegate.app.gateway.fast_path import FastPath
 from oncegate.app.gateway.gateway import Gateway
+from oncegate.app.gateway.lasting import Lasting
 from oncegate.app.gateway.tunnel import Tunnels
 from oncegate.app.operators.pages.bearer import Bearer
 from oncegate.app.operators.pages.operations import Operations
 from oncegate.app.operators.pages.policy import published
 from oncegate.app.operators.readiness import Readiness
 from oncegate.app.operators.records import Records
+from oncegate.app.operators.reloading import Reload
 from oncegate.app.operators.write_probe import try_writing
 from oncegate.app.settings.admin_tokens import AdminToken, parse
 from oncegate.app.settings.certificates import ListenerTls, upstream_certificate
+from oncegate.app.settings.digest import settings_digest
 from oncegate.app.settings.gateway import GatewaySettings
 from oncegate.app.telemetry.metrics import Metrics
 from oncegate.app.upstream.forward import Forwarder
@@ -39,31 +42,24 @@ def create_gateway(
     *,
     observe: Observe | None = None,
     admin_token: str | None = None,
+    before: Gateway | None = None,
+    reload: Reload | None = None,
     tls: ListenerTls | None = None,
 ) -> Gateway:
     """The gateway for ``settings``, not started yet. ``observe`` is called for each enforced request.
 
     ``admin_token`` is an operators' token beside those in the settings; without any, records are not served. ``tls`` is what its
     ports speak, for metrics.
+    ``before`` is the running gateway whose place it is to take: it goes on with what lasts of that one, and changes nothing
+    there until its `Gateway.install`. ``reload`` is what operators have done by the page of that name.
     Raises ``OSError`` where ``upstream_ca`` can't be read, `ConfigurationError` for ``upstream_cert``, `UnusableKeys` where no
     token could be verified, ``ValueError`` for a URL that its user can't take.
     """
     rules = settings.idempotency
     policies = gateway_policies(settings)
-    cache = create_cache(settings)
+    cache = create_cache(settings) if before is None else before.lasting.cache
     write = partial(try_writing, cache, settings.namespace)
-    metrics = Metrics(
-        [(policy.route, methods) for policy, methods in policies.with_methods()],
-        submissions=[policy.route for policy in policies.all() if policy.submission is not None],
-        shares=_shares(policies),
-        workers=settings.workers,
-        gauges=_gauges(settings, cache)
-        | ({} if tls is None else {"tls_cert_ends_timestamp_seconds": lambda: tls.ends})
-        | {
-            "cache_readable": lambda: float(readiness.is_readable),
-            "cache_writable": lambda: float(readiness.is_writable),
-        },
-    )
+    metrics = _metrics(settings, policies) if before is None else before.lasting.metrics
     cors = settings.cross_origin()
     forwarder = Forwarder(
         settings.upstream,
@@ -99,37 +95,34 @@ def create_gateway(
         watch=metrics,
     )
 
-    async def close() -> None:
-        await forwarder.close()
-        await cache.close()
-
-    readiness: Readiness = Readiness(
-        probe=forwarder.probe, cache=cache, write=write, needs_cache=settings.ready_needs_cache
-    )
+    door = middleware.door
+    if before is None:
+        readiness = Readiness(probe=forwarder.probe, cache=cache, write=write)
+        lasting = Lasting(cache, metrics, middleware, readiness, forwarder, tls)
+    else:
+        lasting, readiness = before.lasting, before.lasting.readiness
+        lasting.go_on_in(middleware)
     known = [*map(parse, settings.admin_tokens), *([AdminToken.of("", admin_token)] if admin_token else [])]
     operators = Bearer(known, metrics.login_refused) if known else None
-    tokens = middleware.door.tokens
-    create = partial(_operators_app, settings, policies, cache, metrics, readiness, operators, tokens)
-    return Gateway(
+    tokens = door.tokens
+    create = partial(_operators_app, settings, policies, cache, metrics, readiness, operators, tokens, reload)
+    gateway = Gateway(
         middleware,
+        lasting=lasting,
+        install=partial(_install, settings, policies, lasting, forwarder, tokens),
         operations=Operations(settings.prefix, readiness, create, own_port=settings.ops_port),
         readiness=readiness,
         prefix=settings.prefix,
         ops_port=settings.ops_port,
         docs_url=rules.docs_url,
-        cache=cache,
         write=write,
-        drain=partial(middleware.drain, settings.shutdown_timeout),
-        close=close,
-        enter=metrics.enter,
-        worker_died=metrics.worker_died,
         sample=_sampling(settings, cache, metrics),
         check_addresses=partial(
             check_addresses, cache, settings.namespace, settings.digests(), address_rules(policies)
         ),
-        prefetch=tokens.source.refresh if tokens is not None else None,
+        tokens=tokens,
         fast_path=FastPath(
-            middleware.door,
+            door,
             forwarder,
             None if submitter is None else submitter.start,
             prefix=settings.prefix,
@@ -137,13 +130,51 @@ def create_gateway(
         ),
         tunnels=Tunnels(
             forwarder,
-            middleware.door.policies,
+            policies,
             timeout=settings.tunnel_timeout,
-            unread=middleware.door.unread,
+            unread=door.unread,
             count=metrics.tunnels_changed,
         ),
-        unread=middleware.door.unread,
         cors=cors,
+    )
+    if before is None:
+        gateway.install()
+    return gateway
+
+
+def _install(
+    settings: GatewaySettings, policies: Policies, lasting: Lasting, forwarder: Forwarder, tokens: Tokens | None
+) -> None:
+    """Have what lasts go by these settings from now on."""
+    readiness, cache = lasting.readiness, lasting.cache
+    gauges = _gauges(settings, cache) | {
+        "cache_readable": lambda: float(readiness.is_readable),
+        "cache_writable": lambda: float(readiness.is_writable),
+    }
+    if (tls := lasting.tls) is not None:
+        gauges["tls_cert_ends_timestamp_seconds"] = lambda: tls.ends
+    lasting.metrics.serve(settings_digest(settings), *_labels(policies), gauges, _shares(policies))
+    door = lasting.middleware.door
+    in_flight = door.admissions.in_flight
+    in_flight.limit(settings.max_in_flight, settings.max_in_flight_per_caller, settings.new_keys_per_caller)
+    door.buffered.limit, door.unread.limit = settings.max_buffered, settings.max_unread
+    readiness.follow(forwarder.probe, needs_cache=settings.ready_needs_cache)
+    encryption, kept = settings.encryption(), getattr(cache, "encryption", None)
+    if encryption is not None and kept is not None:
+        kept.replace(encryption)
+    lasting.forwarder, lasting.tokens, lasting.drain_timeout = forwarder, tokens, settings.shutdown_timeout
+
+
+def _metrics(settings: GatewaySettings, policies: Policies) -> Metrics:
+    routes, submissions = _labels(policies)
+    return Metrics(routes, submissions=submissions, workers=settings.workers)
+
+
+def _labels(policies: Policies) -> tuple[list[tuple[str, Sequence[str]]], list[str]]:
+    """What metrics name requests by: routes with their methods; those of them whose commands are submitted."""
+    return (
+        [(policy.route, methods) for policy, methods in policies.with_methods()],
+        [policy.route for policy in policies.all() if policy.submission is not None],
     )
 
 
@@ -208,6 +239,7 @@ def _operators_app(
     readiness: Readiness,
     operators: Bearer | None,
     tokens: Tokens | None,
+    reload: Reload | None,
 ) -> App:
     """The app that answers under the prefix. It loads FastAPI, which takes some tenths of a second."""
     from oncegate.app.operators.pages.api import create_app
@@ -234,7 +266,8 @@ def _operators_app(
     return create_app(
         readiness=readiness,
         metrics=metrics.page,
-        policy=published(policies.with_methods()),
+        policy=published(policies.with_methods(), settings_digest(settings)),
+        reload=reload,
         operators=operators,
         records=create_records(settings, cache),
         statuses=statuses,

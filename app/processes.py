@@ -54,7 +54,8 @@ class Processes:
 
     ``died`` is called with the index of each that ended unasked, before another one is started in its place; it returns how many
     outcomes died with it, and the ids of those records that are known. A ``successor`` may be started by SIGUSR2;
-    once it has replaced them, they end by themselves.
+    once it has replaced them, they end by themselves. ``forking`` is called with the index before each fork, ``forked`` behind
+    it, in this process, also with the worker's process id. SIGHUP calls ``hangup``, if there is one.
     """
 
     def __init__(
@@ -64,8 +65,15 @@ class Processes:
         sockets: Sequence[socket.socket],
         died: Callable[[int], tuple[int, list[str]]],
         successor: Successor | None = None,
+        *,
+        forking: Callable[[int], None] = lambda _: None,
+        forked: Callable[[int, int], None] = lambda *_: None,
+        hangup: Callable[[], None] | None = None,
     ) -> None:
         self._count = count
+        self._forking = forking
+        self._forked = forked
+        self._hangup = hangup
         self._work = work
         self._sockets = sockets
         self._died = died
@@ -86,6 +94,8 @@ class Processes:
                 self._reap()
             elif received == signal.SIGUSR2 and self._successor is not None and self._successor.can_be_replaced:
                 self._successor.start_successor()
+            elif received == signal.SIGHUP and self._hangup is not None:
+                self._hangup()
             elif received in IGNORED:
                 log.warning("%s is ignored", signal.Signals(received).name)
             else:
@@ -93,6 +103,7 @@ class Processes:
         return self._exit_code
 
     def _start(self, index: int) -> None:
+        self._forking(index)
         process = os.fork()
         if process == 0:
             code = 70  # the exit code of a crash
@@ -102,6 +113,7 @@ class Processes:
                 sys.stdout.flush()
                 sys.stderr.flush()
                 os._exit(code)  # nothing of the parent's must run in a child: no exit handlers, no callers
+        self._forked(index, process)
         self._running[process] = (index, monotonic())
 
     def _reap(self) -> None:
@@ -161,11 +173,13 @@ def ignore_signals() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-def log_ignored_signals() -> None:
-    """Have `IGNORED` leave a line in the log from now on; in an event loop of the main thread."""
+def log_ignored_signals(hangup: Callable[[], None] | None = None) -> None:
+    """Have `IGNORED` leave a line in the log from now on; in an event loop of the main thread. ``hangup`` is for SIGHUP."""
     loop = asyncio.get_running_loop()
     for number in IGNORED:
         loop.add_signal_handler(number, signal_log.warning, "%s is ignored", number.name)
+    if hangup is not None:
+        loop.add_signal_handler(signal.SIGHUP, hangup)
 
 
 def stop_by_signals(stop: Callable[[], None]) -> None:

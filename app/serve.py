@@ -4,6 +4,8 @@ SIGTERM, SIGINT or SIGQUIT: not ready from now on; after ``drain_delay`` the por
 clients have left too; exit code 0. What is still running after ``shutdown_timeout`` is left to its lease.
 
 A gateway that was replaced (`oncegate.app.replacement`) lets its connections end before that.
+
+SIGHUP: the configuration is read anew (`oncegate.app.reload`).
 """
 
 import asyncio
@@ -20,7 +22,6 @@ from typing import Any
 import uvicorn
 from uvicorn.config import STARTUP_FAILURE
 
-from oncegate.app.factory import create_gateway
 from oncegate.app.gateway.gateway import Gateway
 from oncegate.app.listening import Listening
 from oncegate.app.processes import (
@@ -31,6 +32,10 @@ from oncegate.app.processes import (
     log_ignored_signals,
     unblock_signals,
 )
+from oncegate.app.reload.link import Link
+from oncegate.app.reload.parent import ParentReload, WorkerLinks
+from oncegate.app.reload.running import Read, Running
+from oncegate.app.reload.worker import OwnReload, WorkerReload
 from oncegate.app.replacement.control import NotReplaced
 from oncegate.app.replacement.replacement import Replacement
 from oncegate.app.server.accept import Acceptor, Balance
@@ -41,7 +46,6 @@ from oncegate.app.settings.sources import ConfigurationError, gateway_admin_toke
 from oncegate.app.supervisor import notify
 from oncegate.app.telemetry import logs
 from oncegate.middleware.admission.observe import Observe
-from oncegate.middleware.tokens.key_set import UnusableKeys
 
 log = logging.getLogger("oncegate.serve")
 
@@ -60,44 +64,60 @@ def serve(
     observe: Observe = logs.observed,
     announce: Callable[[str], None] | None = None,
     replace: bool = False,
+    read: Read | None = None,
 ) -> int:
     """Run the gateway until it is stopped; returns the exit code. ``announce`` is called with its URL once it listens.
 
-    ``replace``: in the place of the one that runs there, if one does.
+    ``replace``: in the place of the one that runs there, if one does. ``read`` reads the settings anew, for a reload; without it
+    there is none.
     """
     logs.configure(settings.log_level, settings.log_format)
     try:
         tls = ListenerTls.of(settings)
         # Made before any fork: nothing in it has a connection, a thread or an event loop yet.
-        gateway = create_gateway(settings, observe=observe, admin_token=gateway_admin_token(), tls=tls)
+        running = Running(
+            settings, admin_token=gateway_admin_token(), observe=observe, read=read, parts=[_prepare_logs], tls=tls
+        )
     except ConfigurationError as error:
         return _refused(str(error), USAGE)
-    except UnusableKeys as error:
-        return _refused(f"jwt: {error}", USAGE)
-    except (OSError, ValueError) as error:
-        return _refused(f"upstream_ca or a URL can't be used: {_reason(error)}", USAGE)
     try:
         listening = Listening(settings, replace=replace)
     except (OSError, NotReplaced) as error:
         return _refused(str(error))
     for line in (*settings.advice(), *[line for each in certificates(settings) for line in each.advice()]):
         log.warning("%s", line)
+    log.info("configuration %s", running.digest)
     balance = Balance(settings.workers) if settings.workers > 1 else None
-    work = partial(_work, gateway, settings, listening, announce, balance, tls)
-
-    def died(index: int) -> tuple[int, list[str]]:
-        if balance is not None:
-            balance.died(index)
-        return gateway.worker_died(index)
-
-    processes = Processes(settings.workers, work, listening.opened, died, listening.replacement)
+    links = WorkerLinks() if running.reloads and balance is not None else None
+    work = partial(_work, running, listening, announce, balance, links)
     try:
-        return work(0) if balance is None else processes.run()
+        if balance is None:
+            return work(0)
+        return _processes(running, listening, balance, links, work).run()
     finally:
         listening.close()
 
 
-def server_config(gateway: Gateway) -> uvicorn.Config:
+def _processes(
+    running: Running, listening: Listening, balance: Balance, links: WorkerLinks | None, work: Callable[[int], int]
+) -> Processes:
+    def died(index: int) -> tuple[int, list[str]]:
+        balance.died(index)
+        return running.gateway.lasting.metrics.worker_died(index)
+
+    processes = partial(
+        Processes, running.settings.workers, work, listening.opened, died, successor=listening.replacement
+    )
+    if links is None:
+        return processes()
+    return processes(forking=links.open, forked=links.keep, hangup=ParentReload(running, links).reload)
+
+
+def _prepare_logs(settings: GatewaySettings) -> Callable[[], None]:
+    return partial(logs.configure, settings.log_level, settings.log_format)
+
+
+def server_config(gateway: Gateway | Running) -> uvicorn.Config:
     """uvicorn's configuration for a gateway: nothing added to responses, no forwarding header trusted, heads bounded."""
     return uvicorn.Config(
         gateway,
@@ -115,43 +135,40 @@ def server_config(gateway: Gateway) -> uvicorn.Config:
 
 
 def _work(
-    gateway: Gateway,
-    settings: GatewaySettings,
+    running: Running,
     listening: Listening,
     announce: Callable[[str], None] | None,
     balance: Balance | None,
-    tls: ListenerTls | None,
+    links: WorkerLinks | None,
     index: int,
 ) -> int:
     """One process's life: of worker ``index``, or of a process that is alone, without a ``balance``."""
+    link = links.enter() if links is not None else None
     replacement = listening.replacement
     replacement.index = index
     server = _Server(
-        server_config(gateway),
-        gateway,
-        settings,
-        announce=announce,
-        balance=balance,
-        replacement=replacement,
-        tls=tls,
+        server_config(running), running, announce=announce, balance=balance, link=link, replacement=replacement
     )
     # uvicorn raises the signal again when it has shut down: into these, which do nothing by then. Before it installs
     # its own, they make it stop as soon as it has started.
     for caught in STOPPING:
         signal.signal(caught, server.handle_exit)
     ignore_signals()
+    if running.reloads and link is None:
+        signal.signal(signal.SIGHUP, server.note_hangup)
     if balance is not None:
-        gateway.enter(index)
+        running.gateway.enter(index)
         balance.enter(index)
         unblock_signals()
     try:
         server.run(sockets=list(listening.sockets))
     except SystemExit:  # how uvicorn reports that it could not start
         if replacement.is_first_refusal():  # workers are refused for the same reason: one line, not one per worker
-            _refused(gateway.refusal or "could not start")
+            _refused(running.gateway.refusal or "could not start")
         return REFUSED
     except OSError as error:
-        return _refused(f"can't listen on {settings.host}:{settings.port}: {_reason(error)}")
+        settings = running.settings
+        return _refused(f"can't listen on {settings.host}:{settings.port}: {error.strerror or error}")
     return 0
 
 
@@ -169,30 +186,25 @@ def _refused(line: str, code: int = REFUSED) -> int:
     return code
 
 
-def _reason(error: Exception) -> str:
-    return getattr(error, "strerror", None) or str(error)
-
-
 class _Server(uvicorn.Server):
     """uvicorn's server with our stop: unready first, bounded as a whole, and together with its parent."""
 
     def __init__(
         self,
         config: uvicorn.Config,
-        gateway: Gateway,
-        settings: GatewaySettings,
+        running: Running,
         *,
         announce: Callable[[str], None] | None,
         balance: Balance | None = None,
+        link: Link | None = None,
         replacement: Replacement | None = None,
-        tls: ListenerTls | None = None,
     ) -> None:
         super().__init__(config)
         self._balance = balance
         self._replacement = replacement
-        self._tls = tls
-        self._gateway = gateway
-        self._settings = settings
+        self._running = running
+        self._link = link
+        self._hung_up = False
         self._parent = os.getppid()
         self._announce = announce
         self._acceptor: Acceptor | None = None
@@ -208,19 +220,18 @@ class _Server(uvicorn.Server):
             return
         for each in sockets:
             each.listen(BACKLOG)
-        self._acceptor = Acceptor(sockets, self._connection, self.server_state.connections, self._balance, self._tls)
+        running = self._running
+        self._acceptor = Acceptor(sockets, self._connection, self.server_state.connections, self._balance, running.tls)
         self._acceptor.start()
-        log_ignored_signals()
+        self._take_reloads()
         _spare_the_collector()
-        host = f"[{self._settings.host}]" if ":" in self._settings.host else self._settings.host
-        scheme = "http" if self._tls is None else "https"
+        settings = running.settings
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        scheme = "http" if running.tls is None else "https"
         url = f"{scheme}://{host}:{sockets[0].getsockname()[1]}"
-        upstream, cache = redact(self._settings.upstream), redact(self._settings.cache)
-        log.info("listening on %s, upstream %s, cache %s", url, upstream, cache)
-        if self._settings.ops_port:
-            log.info(
-                "metrics and records on %s://%s:%d%s", scheme, host, self._settings.ops_port, self._settings.prefix
-            )
+        log.info("listening on %s, upstream %s, cache %s", url, redact(settings.upstream), redact(settings.cache))
+        if settings.ops_port:
+            log.info("metrics and records on %s://%s:%d%s", scheme, host, settings.ops_port, settings.prefix)
         if self._announce:
             self._announce(url)
         self._loading = asyncio.ensure_future(self._load_operations())
@@ -229,6 +240,23 @@ class _Server(uvicorn.Server):
             if self._balance is None and self._replacement.can_be_replaced:
                 asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, self._replacement.start_successor)
             self._notify("READY=1", f"MAINPID={self._replacement.pid}")
+
+    def note_hangup(self, *_: object) -> None:
+        """SIGHUP came during the start: the configuration may have been read before it was written."""
+        self._hung_up = True
+
+    def _take_reloads(self) -> None:
+        if not self._running.reloads:
+            log_ignored_signals()
+        elif self._link is None:
+            own = OwnReload(self._running)
+            own.start()
+            log_ignored_signals(own.on_signal)
+            if self._hung_up:
+                own.on_signal()
+        else:
+            WorkerReload(self._running, self._link).start()
+            log_ignored_signals(partial(log.info, "SIGHUP is for the parent process, which reloads"))
 
     def _notify(self, *lines: str) -> None:
         """Notify the supervisor, in the name of all workers."""
@@ -239,18 +267,18 @@ class _Server(uvicorn.Server):
         try:
             await replacement.begin(self._ready, lambda: self.should_exit)
         except NotReplaced as refusal:
-            self._gateway.refusal = str(refusal)
+            self._running.gateway.refusal = str(refusal)
             await self.lifespan.shutdown()
             sys.exit(STARTUP_FAILURE)
 
     async def _ready(self) -> dict[str, str]:
-        await self._gateway.operations.load()
-        _, states = await self._gateway.readiness.check()
+        await self._running.gateway.operations.load()
+        _, states = await self._running.gateway.readiness.check()
         return states
 
     async def _load_operations(self) -> None:
         """After the start, which would take longer; before anybody waits for it."""
-        await self._gateway.operations.load()
+        await self._running.gateway.operations.load()
         _spare_the_collector()
 
     def _connection(self) -> asyncio.Protocol:
@@ -275,17 +303,17 @@ class _Server(uvicorn.Server):
             await self._retire(sockets)
         else:
             self._notify("STOPPING=1")
-        self._gateway.readiness.draining = True
+        self._running.gateway.readiness.draining = True
         log.info("stopping: attempts in flight are finished first")
-        delay = 0.0 if is_replaced or self._acceptor is None else self._settings.drain_delay
+        delay = 0.0 if is_replaced or self._acceptor is None else self._running.settings.drain_delay
         until = asyncio.get_running_loop().time() + delay
         while asyncio.get_running_loop().time() < until and not self.force_exit:  # noqa: ASYNC110  # a signal handler sets it
             await asyncio.sleep(0.05)  # force_exit is set by a signal handler: there is nothing to await
         if self._acceptor is not None:
             self._acceptor.stop()
-        cut = asyncio.get_running_loop().call_later(self._settings.shutdown_timeout, self._cut)
+        cut = asyncio.get_running_loop().call_later(self._running.settings.shutdown_timeout, self._cut)
         try:
-            async with asyncio.timeout(self._settings.shutdown_timeout + LAST_WORDS_SECONDS):
+            async with asyncio.timeout(self._running.settings.shutdown_timeout + LAST_WORDS_SECONDS):
                 await super().shutdown(sockets)
         except TimeoutError:
             log.warning("shutdown_timeout is over: what is still running will read unknown once its lease lapses")
@@ -303,7 +331,7 @@ class _Server(uvicorn.Server):
         for each in sockets or ():
             each.close()
         connections: Any = self.server_state.connections  # ours, not those of uvicorn that it is declared for
-        until = asyncio.get_running_loop().time() + max(KEEP_ALIVE_SECONDS, self._settings.shutdown_timeout)
+        until = asyncio.get_running_loop().time() + max(KEEP_ALIVE_SECONDS, self._running.settings.shutdown_timeout)
         while asyncio.get_running_loop().time() < until and not self._captured_signals:
             for connection in list(connections):
                 connection.retire()

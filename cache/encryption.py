@@ -37,29 +37,35 @@ class Encryption:
     """
 
     def __init__(self, keys: Sequence[str]) -> None:
-        self._ciphers: dict[bytes, Any] = {}
-        self._own = b""
+        ciphers: dict[bytes, Any] = {}
+        own = b""
         for number, each in enumerate(keys):
             if each == CLEAR and number == 0:
                 continue
             name, cipher = _parse(each)
-            if name in self._ciphers:
+            if name in ciphers:
                 raise ValueError("encryption_keys: two have one id")
-            self._ciphers[name] = cipher
+            ciphers[name] = cipher
             if number == 0:
-                self._own = name
-        if not self._ciphers:
+                own = name
+        if not ciphers:
             raise ValueError("encryption_keys: there is no key among them")
+        # In one piece, since threads encrypt while it is replaced: the id of the key that encrypts, and all by their ids.
+        self._keys: tuple[bytes, dict[bytes, Any]] = own, ciphers
+
+    def replace(self, other: "Encryption") -> None:
+        """The keys of ``other`` count from now on."""
+        self._keys = other._keys
 
     @property
     def encrypts(self) -> bool:
         """Whether what is written is encrypted."""
-        return self._own != b""
+        return self._keys[0] != b""
 
     def encrypt(self, plain: bytes, *address: bytes) -> bytes:
         """``plain``, to be opened at ``address`` alone."""
-        own, nonce = self._own, urandom(_NONCE_BYTES)
-        cipher = self._ciphers[own].encrypt(nonce, plain, _joined(address))
+        (own, ciphers), nonce = self._keys, urandom(_NONCE_BYTES)
+        cipher = ciphers[own].encrypt(nonce, plain, _joined(address))
         return bytes((_VERSION, len(own))) + own + nonce + bytes(cipher)
 
     def decrypt(self, encrypted: bytes, *address: bytes) -> bytes:
@@ -67,7 +73,7 @@ class Encryption:
         if len(encrypted) < _HEAD_BYTES or encrypted[0] != _VERSION:
             raise RecordUnreadable("what is encrypted is damaged, or of a newer version")
         end = _HEAD_BYTES + encrypted[1]
-        cipher = self._ciphers.get(encrypted[_HEAD_BYTES:end])
+        cipher = self._keys[1].get(encrypted[_HEAD_BYTES:end])
         if cipher is None:
             raise RecordUnreadable("it is encrypted by a key that is not among encryption_keys")
         nonce, rest = encrypted[end : end + _NONCE_BYTES], encrypted[end + _NONCE_BYTES :]

@@ -16,7 +16,7 @@ from testing.template import Forked
 
 DEADLINE = 60.0
 """Seconds for anything that must happen at all; a machine would have to be very slow to need them."""
-_COMMAND = ["-c", "from oncegate.app.cli.main import main; main()", "serve"]
+_PROGRAM = "from oncegate.app.cli.main import main; main()"
 _LISTENING = re.compile(r"listening on (https?://[0-9.:]+)")
 
 
@@ -24,7 +24,8 @@ class Gateway:
     """A gateway process, started at once, to be awaited with `ready` and ended with `end`. ``settings`` as in the TOML file.
 
     A port of 0 is asked for, unless one is given, and the one that it got is read from its log. Settings go into the environment,
-    as JSON. Its process group is its own, so that its workers can be ended with it. ``replace``: in the place of one on ``port``.
+    as JSON, where a file (``config``) doesn't have them. Its process group is its own, so that its workers can be ended with it.
+    ``replace``: in the place of one on ``port``. ``before`` is Python that it runs first.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class Gateway:
         replace: bool = False,
         routes: list[dict[str, Any]] | None = None,
         idempotency: dict[str, Any] | None = None,
+        before: str = "",
         **settings: Any,
     ) -> None:
         self.log = log
@@ -46,13 +48,19 @@ class Gateway:
         arguments += ["--replace"] if replace else []
         environment = {name: value for name, value in os.environ.items() if not name.upper().startswith("ONCEGATE_")}
         environment["RUNTIME_DIRECTORY"] = str(log.parent)  # where gateways on one port find each other
-        settings = {"namespace": "system", "log_level": "debug", **settings, "routes": routes or []}
+        settings = {"namespace": "system", "log_level": "debug", **settings}
+        if routes is not None or "config" not in settings:  # else the file has them
+            settings["routes"] = routes or []
         settings |= {f"idempotency__{name}": value for name, value in (idempotency or {}).items()}
         for name, value in settings.items():
             environment[f"ONCEGATE_{name.upper()}"] = value if isinstance(value, str) else json.dumps(value)
         with log.open("wb") as stderr:
             self._process = Forked(
-                *_COMMAND, *arguments, stdin=subprocess.DEVNULL, stderr=stderr, env=environment, start_new_session=True
+                *("-c", f"{before}\n{_PROGRAM}", "serve", *arguments),
+                stdin=subprocess.DEVNULL,
+                stderr=stderr,
+                env=environment,
+                start_new_session=True,
             )
 
     def ready(self) -> Self:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def cache_of(gateway: "Gateway") -> Cache:
     """Where its records are."""
-    return gateway._cache
+    return gateway.lasting.cache
 
 
 def redis_cache_of(gateway: "Gateway") -> RedisCache:

@@ -9,6 +9,7 @@ import httpx
 
 from oncegate.app.factory import create_gateway
 from oncegate.app.gateway.gateway import Gateway
+from oncegate.app.operators.reloading import Reload
 from oncegate.app.serve import server_config
 from oncegate.app.server.accept import bind
 from oncegate.app.settings.gateway import GatewaySettings
@@ -18,10 +19,10 @@ from testing.upstreams import PATIENCE
 
 @asynccontextmanager
 async def served(
-    upstream: str, *, admin_token: str | None = None, **settings: Any
+    upstream: str, *, admin_token: str | None = None, reload: Reload | None = None, **settings: Any
 ) -> AsyncIterator[tuple[httpx.AsyncClient, Gateway]]:
     """A client of the gateway, and the gateway."""
-    gateway = create_gateway(GatewaySettings(upstream=upstream, **settings), admin_token=admin_token)
+    gateway = create_gateway(GatewaySettings(upstream=upstream, **settings), admin_token=admin_token, reload=reload)
     sockets = bind("127.0.0.1", 0)
     url = f"http://127.0.0.1:{sockets[0].getsockname()[1]}"
     # Without `verify` no authorities are read, which takes longer than most of what is asked here.

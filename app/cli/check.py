@@ -25,10 +25,21 @@ _MARKS = {"good": ("ok", "green"), "advice": ("!!", "yellow"), "failed": ("no", 
     "--database", metavar="URL", help="Look at the outbox and the order in this database, and at nothing else."
 )
 @click.option("--schema", metavar="NAME", help="Where its tables are.")
+@click.option(
+    "--against",
+    metavar="FILE|URL",
+    help="Say what changes for callers, against another file, or the gateway at http://..., and look at nothing else.",
+)
 @click.option("--strict", is_flag=True, help="Exit code 1 for advice too.")
 @json_output
 def check(
-    config: str | None, strict: bool, as_json: bool, database: str | None, schema: str | None, **options: str | None
+    config: str | None,
+    strict: bool,
+    as_json: bool,
+    database: str | None,
+    schema: str | None,
+    against: str | None,
+    **options: str | None,
 ) -> None:
     """Look at the configuration, the cache, the upstream and the keys of tokens, each with a severity and what to do about it.
 
@@ -36,8 +47,13 @@ def check(
     watched for as long as an idle connection is kept.
     With --database it looks at that instead, for an outbox and for inboxes with an order: their tables, what the role may,
     transactions that are open for long, rows and aggregates that wait.
-    Exit codes: 0 the gateway can run, 1 it can't (cache, upstream or keys), 2 the configuration is wrong.
+    With --against it says route by route what would change for callers, which settings wait for a restart, and whether a reload
+    would take the configuration. A gateway's rules are those that it publishes (policy), without limits and time-outs;
+    ONCEGATE_ADMIN_TOKEN is sent, if it is set.
+    Exit codes: 0 the gateway can run, 1 it can't (cache, upstream or keys; with --against: a reload would be refused, or the
+    gateway does not answer), 2 the configuration is wrong. With --strict 1 for advice, too; a change is advice.
     """
+    from oncegate.app.cli.comparison import compared_with_gateway, compared_with_settings
     from oncegate.app.cli.findings import Finding, Severity, examine
     from oncegate.app.settings.sources import ConfigurationError, gateway_admin_token, load
 
@@ -51,10 +67,17 @@ def check(
         try:
             settings = load(without_none(options), config)
             gateway_admin_token()
+            if against is not None and "://" not in against:
+                other = load(without_none(options), against)
         except ConfigurationError as error:
             _show([Finding("configuration", Severity.FAILED, str(error))], as_json=as_json)
             sys.exit(2)
-        found = run_quietly(examine(settings))
+        if against is None:
+            found = run_quietly(examine(settings))
+        elif "://" not in against:
+            found = compared_with_settings(other, settings)
+        else:
+            found = run_quietly(compared_with_gateway(against, settings))
     _show(found, as_json=as_json)
     worst = {finding.severity for finding in found}
     sys.exit(1 if Severity.FAILED in worst or (strict and Severity.ADVICE in worst) else 0)

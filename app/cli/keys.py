@@ -14,7 +14,7 @@ import click
 from oncegate.app.cli.audit import audit, author, reason
 from oncegate.app.cli.keys_view import print_list, print_purged, print_records, print_resolution, purging
 from oncegate.app.cli.terminal import output
-from oncegate.app.cli.usage import config_file, end, json_output, run_quietly, settings_of
+from oncegate.app.cli.usage import config_file, end, json_output, remote_gateway, run_quietly, settings_of
 from oncegate.app.operators.audit import resolved
 from oncegate.cache.errors import RecordUnreadable
 from oncegate.cache.open import SHARED_SCHEMES
@@ -97,7 +97,7 @@ async def _source(
     if gateway is not None:
         if cache is not None or namespace is not None or config is not None:
             end("--gateway excludes --cache, --namespace and --config: the gateway knows its own")
-        yield _remote(gateway)
+        yield remote_gateway(gateway)
         return
     from oncegate.app.factory import create_cache, create_records
 
@@ -109,19 +109,6 @@ async def _source(
         yield create_records(settings, opened)
     finally:
         await opened.close()
-
-
-def _remote(gateway: str) -> "RemoteGateway":
-    from oncegate.app.operators.pages.client import RemoteGateway
-    from oncegate.app.settings.sources import admin_token
-
-    token = admin_token()
-    if token is None:
-        end("ONCEGATE_ADMIN_TOKEN is not set: it is the gateway's token for operators")
-    try:
-        return RemoteGateway(gateway, token)
-    except ValueError as error:
-        end(str(error))
 
 
 def _which(command: Callable[..., None]) -> Callable[..., None]:

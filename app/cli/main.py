@@ -2,6 +2,7 @@
 
 import os
 import sys
+from functools import partial
 from typing import Any, Literal
 
 import click
@@ -15,6 +16,7 @@ from oncegate.app.cli.database.projections import project, projections
 from oncegate.app.cli.database.relay import relay
 from oncegate.app.cli.keys import keys
 from oncegate.app.cli.records import records
+from oncegate.app.cli.reload import reload
 from oncegate.app.cli.shadow import shadow
 from oncegate.app.cli.usage import end, settings_of, without_none
 from oncegate.app.cli.worker import worker
@@ -100,7 +102,7 @@ def serve(config: str | None, replace: bool, **options: str | None) -> None:
 
     Every setting can be given in a TOML file (--config) or in the environment: ONCEGATE_UPSTREAM,
     ONCEGATE_IDEMPOTENCY__TTL. The command line wins over the environment, that over the file.
-    SIGTERM stops it when the requests in flight have ended.
+    SIGTERM stops it when the requests in flight have ended. SIGHUP, and oncegate reload, have it read its settings anew.
 
     With --replace it starts beside the gateway that runs, takes over its sockets once it can serve, and leaves to it the
     requests that it has. Without one that runs it starts as it would anyway.
@@ -108,10 +110,11 @@ def serve(config: str | None, replace: bool, **options: str | None) -> None:
     from oncegate.app.settings.sources import load
 
     # Strings, on purpose: the settings check each value, with the same messages for every source.
-    settings = load(without_none(options), config)
+    read = partial(load, without_none(options), config)
+    settings = read()
     from oncegate.app.serve import serve as run
 
-    sys.exit(run(settings, replace=replace))
+    sys.exit(run(settings, replace=replace, read=read))
 
 
 @main.command(short_help="Show in a minute what an idempotency key does.")
@@ -179,5 +182,5 @@ def openapi(upstream_spec: str, config: str | None, prefix: str | None, out: Lit
     click.echo(describe_upstream(settings_of({}, config), upstream_spec, prefix=prefix, out=out), nl=False)
 
 
-for each in (keys, records, check, shadow, worker, commands, inbox, outbox, relay, project, projections):
+for each in (keys, records, check, shadow, reload, worker, commands, inbox, outbox, relay, project, projections):
     main.add_command(each)

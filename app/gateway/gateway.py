@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from oncegate.app.gateway.fast_path import FastPath, came_in_on
+from oncegate.app.gateway.lasting import Lasting
 from oncegate.app.gateway.tunnel import Tunnels
 from oncegate.app.operators.pages.operations import Operations
 from oncegate.app.operators.readiness import Readiness
@@ -17,13 +18,12 @@ from oncegate.app.server.head import requests_websocket
 from oncegate.app.server.request import InboundRequest
 from oncegate.app.upstream.forward import IDEMPOTENT
 from oncegate.cache.errors import CacheError, CacheUnavailable
-from oncegate.cache.store import Cache
-from oncegate.middleware.admission.buffers import Unread
 from oncegate.middleware.http.asgi import App, Receive, Scope, Send, respond
 from oncegate.middleware.http.cors import CrossOrigin
 from oncegate.middleware.outcome.errors import GatewayFailed, NoAnswerInTime, NotProcessed, OutcomeUnknown
 from oncegate.middleware.outcome.problems import KINDS, Answer, problem
 from oncegate.middleware.outcome.responses import date
+from oncegate.middleware.tokens.verifier import Tokens
 
 log = logging.getLogger("oncegate.gateway")
 
@@ -35,36 +35,32 @@ class StartRefused(Exception):
 class Gateway:
     """``forward`` is the way to the upstream, with the middleware in front of it.
 
-    `start` and `stop` belong to the lifespan; ``drain`` is awaited between, when the server stops: attempts end there.
-    ``enter`` passes a forked worker's number to what workers share; ``worker_died`` returns, for one that ended unasked, how many
-    outcomes it took with it, and the ids of those records that are known. ``sample`` runs from start to stop, in one process.
-    ``prefetch`` is called at the start.
+    `start` and `stop` belong to the lifespan. ``lasting`` is what this gateway shares with those before and after it;
+    ``install`` has that go by this one's settings. ``sample`` runs from start to stop, in one process.
     """
 
     def __init__(
         self,
         forward: App,
         *,
+        lasting: Lasting,
+        install: Callable[[], None],
         operations: Operations,
         readiness: Readiness,
         prefix: str,
         docs_url: str,
-        cache: Cache,
         write: Callable[[], Awaitable[None]],
-        drain: Callable[[], Awaitable[object]],
-        close: Callable[[], Awaitable[None]],
-        enter: Callable[[int], None] = lambda _: None,
-        worker_died: Callable[[int], tuple[int, list[str]]] = lambda _: (0, []),
         sample: Callable[[], Awaitable[None]] | None = None,
-        prefetch: Callable[[], object] | None = None,
+        tokens: Tokens | None = None,
         check_addresses: Callable[[], Awaitable[list[str]]] | None = None,
         fast_path: FastPath | None = None,
         tunnels: Tunnels | None = None,
         cors: CrossOrigin | None = None,
-        unread: Unread | None = None,
         ops_port: int = 0,
     ) -> None:
-        self.unread = unread
+        self.lasting = lasting
+        self.install = install
+        self.unread = lasting.middleware.door.unread
         """The count of what waits for clients, kept by connections."""
         self.operations = operations
         self.readiness = readiness
@@ -74,15 +70,10 @@ class Gateway:
         self._below = prefix + "/"
         self._ops_port = ops_port
         self._docs_url = docs_url
-        self._cache = cache
         self._write = write
-        self._drain = drain
-        self._close = close
-        self._enter = enter
-        self.worker_died = worker_died
         self._sample = sample
-        self._prefetch = prefetch
-        self._check_addresses = check_addresses
+        self.tokens = tokens
+        self.check_addresses = check_addresses
         self._sampling: asyncio.Future[None] | None = None
         self._fast_path = fast_path
         self._tunnels = tunnels
@@ -157,7 +148,7 @@ class Gateway:
 
     def enter(self, index: int) -> None:
         """This process is worker ``index`` from now on."""
-        self._enter(index)
+        self.lasting.metrics.enter(index)
         if index:
             self._sample = None  # the first one does, for all
 
@@ -190,14 +181,14 @@ class Gateway:
 
         Raises `StartRefused` where it can't hold the guarantees; starts all the same where it is away.
         """
-        if self._prefetch is not None:
-            self._prefetch()
+        if self.tokens is not None:
+            self.tokens.source.refresh()
         try:
-            for line in await self._cache.check():
+            for line in await self.lasting.cache.check():
                 log.warning("%s", line)
             takes_records = await self._takes_records()
             try:
-                for line in await self._check_addresses() if self._check_addresses is not None else ():
+                for line in await self.check_addresses() if self.check_addresses is not None else ():
                     log.warning("%s", line)
             except CacheUnavailable:
                 if takes_records:  # else what is wrong was said, and what to do about it
@@ -206,7 +197,7 @@ class Gateway:
             # What passes through doesn't need it, and it may come back.
             log.warning("the cache can't be reached yet, keyed requests are refused until then: %s", error)
         except CacheError as error:
-            await self._close()
+            await self.lasting.close()
             raise StartRefused(f"cache: {error}") from None
         if self._sample is not None:
             self._sampling = asyncio.ensure_future(self._sample())
@@ -223,5 +214,5 @@ class Gateway:
         """Wait for attempts to end, then close connections."""
         if self._sampling is not None:
             self._sampling.cancel()
-        await self._drain()
-        await self._close()
+        await self.lasting.drain()
+        await self.lasting.close()

@@ -37,6 +37,11 @@ class Readiness:
         self._reading = _State(cache.check)
         self._writing = self._reading if write is None else _State(write, KEEP_WRITING_SECONDS)
 
+    def follow(self, probe: Callable[[], Awaitable[object]], *, needs_cache: bool) -> None:
+        """Go by another upstream, and by whether the cache counts, from now on."""
+        self._upstream = _State(probe)
+        self._needs_cache = needs_cache
+
     @property
     def is_readable(self) -> bool:
         """Whether the cache answered the last check."""

@@ -31,8 +31,8 @@ from oncegate.app.server.flow import PIECE_BYTES, Pieces, Unsent
 from oncegate.app.server.head import MALFORMED, NO_SUCH_METHOD, TIMED_OUT, TOO_LARGE
 from oncegate.app.server.parser import InboundParser, is_unknown_method
 from oncegate.app.server.request import InboundRequest, shared_scope
+from oncegate.app.server.served import Served
 from oncegate.middleware.admission.deadlines import Deadline
-from oncegate.middleware.outcome.problems import Answer
 
 HEAD_SECONDS = 15.0
 """The time for a head to arrive once it has begun."""
@@ -68,10 +68,11 @@ class InboundConnection(asyncio.Protocol):
         app_state: dict[str, Any],  # noqa: ARG002 - part of uvicorn's interface; nothing is kept in it here
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        self.app = config.loaded_app
-        self._direct: Callable[[InboundRequest], bool] | None = getattr(self.app, "direct", None)
-        self.failure: Callable[[dict[str, Any]], Answer] | None = getattr(self.app, "failure", None)
-        """How the app answers a request in which it failed itself; without it, that is a plain 500."""
+        app = config.loaded_app
+        served: Served | None = getattr(app, "served", None)
+        self._served = Served(app) if served is None else served
+        self.failure = self._served.failure
+        """How the app of the request that is being answered does so where it failed itself."""
         self.loop = _loop or asyncio.get_running_loop()
         self.transport: asyncio.Transport = None  # type: ignore[assignment]  # uvicorn's server looks at it, too
         self.tasks = server_state.tasks
@@ -90,7 +91,7 @@ class InboundConnection(asyncio.Protocol):
         self._retires = False
         self._lingering: Lingering | None = None
         self._deadline = Deadline(self.loop, self._on_deadline)
-        self.unsent = Unsent(self, getattr(self.app, "unread", None))
+        self.unsent = Unsent(self, getattr(app, "unread", None))
         self._unparsed = Pieces(self)
         self.writable: asyncio.Event | None = None
         """The event to be awaited before more is written; ``None``: nothing."""
@@ -324,13 +325,15 @@ class InboundConnection(asyncio.Protocol):
         if self.transport.is_closing():  # refused while its body was read, or gone
             request.leave()
             return
+        served = self._served
+        self.failure, direct = served.failure, served.direct
         try:
-            if self._direct is not None and not request.upgrades and request.is_whole and self._direct(request):
+            if direct is not None and not request.upgrades and request.is_whole and direct(request):
                 return
         except Exception as error:  # noqa: BLE001 - logged as of an app that raises, which is what a task would do
             request.finish(error)
             return
-        request.start(self.app(request.scope, request.receive, request.send))
+        request.start(served.app(request.scope, request.receive, request.send))
 
     def retire(self) -> None:
         """Another process serves from now on: the next response that begins is the last one, and says so.

@@ -141,7 +141,7 @@ class GatewaySettings(StrictSettings):
     shutdown_timeout: Seconds = Field(default=30, description="seconds for attempts in flight to finish")
     prefix: Annotated[str, StringConstraints(pattern=r"^(/[A-Za-z0-9_.~-]+)+$")] = Field(
         default="/_oncegate",
-        description="where operations are (healthz, readyz, policy, metrics, commands, records, dead-letters, docs)",
+        description="where operations are (healthz, readyz, policy, metrics, commands, records, dead-letters, reload, docs)",
     )
     ops_port: Annotated[int, Field(ge=0, le=65535)] = Field(
         default=0,

@@ -190,6 +190,11 @@ def _over(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
+def first_fault(error: ValidationError) -> str:
+    """The first of the faults in one line: the setting, and what is wrong with it."""
+    return _one_line(error, {})
+
+
 def _one_line(error: ValidationError, sources: Mapping[str, Mapping[str, Any]]) -> str:
     first, *rest = error.errors(include_input=False, include_url=False)
     name = ".".join(str(part) for part in first["loc"])

@@ -8,7 +8,9 @@ much per number).
 # Compiled: docs/decisions/0012-compiled.md
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import product
 from time import time
 from typing import Any, Final
 
@@ -17,6 +19,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import choose_encoder
 
 from oncegate import __version__
+from oncegate.app.telemetry.columns import Columns, Histogram
 from oncegate.app.telemetry.pending_records import PendingRecords
 from oncegate.app.telemetry.shared_numbers import SharedNumbers
 from oncegate.cache.record import State
@@ -31,56 +34,28 @@ from oncegate.prometheus.families import (
     OTHER,
     OUTCOMES,
     RELEASED,
+    RELOADS,
     SUBMISSIONS,
 )
 
+SPARE_COLUMNS: Final = 65_536
+"""Room for routes that come by a reload, some 600. Memory that nobody has written to takes none."""
 OPENMETRICS: Final = "application/openmetrics-text; version=1.0.0"
+DIGEST_DIGITS: Final = 12
+"""Hexadecimal digits of a configuration's digest: a double holds 53 bits."""
 Gauges = Mapping[str, Callable[[], float]]
 """Functions by the name of the gauge that each reads at a scrape."""
 
 
-class Columns:
-    """The columns of a table, given out before there is one."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def take(self, count: int = 1) -> int:
-        """The first of ``count`` columns in a row."""
-        first = self.count
-        self.count += count
-        return first
-
-
-class Histogram:
-    """A histogram's place in a table: a column for each bucket, one for what is above all bounds, one for the sum."""
-
-    def __init__(self, columns: Columns, bounds: Sequence[float]) -> None:
-        self.bounds = list(bounds)
-        self.first = columns.take(len(self.bounds) + 2)
-        self.sum = self.first + len(self.bounds) + 1
-
-    def add(self, row: "memoryview[float]", value: float) -> None:
-        """Count ``value``: in the first bucket whose bound it does not exceed."""
-        row[self.first + bisect_left(self.bounds, value)] += 1
-        row[self.sum] += value
-
-    def read(self, numbers: SharedNumbers) -> tuple[list[tuple[str, float]], float]:
-        """The cumulative counts by bound, as Prometheus wants them (the last is ``+Inf``), and the sum of all values."""
-        counted = 0.0
-        buckets = []
-        for offset, bound in enumerate([*map(repr, map(float, self.bounds)), "+Inf"]):
-            counted += numbers.total(self.first + offset)
-            buckets.append((bound, counted))
-        return buckets, numbers.total(self.sum)
+_COLUMNS_OF_ROUTE: Final = len(OUTCOMES) + 1 + len(HISTOGRAMS["upstream"].bounds) + 2 + 3 + len(SUBMISSIONS)
 
 
 class Metrics(Watch):
     """All counters. ``routes`` are the patterns under enforcement with their methods; ``workers`` share one object.
-    ``submissions`` are those of the patterns whose commands are accepted to be processed later. ``shares`` are the percent of
-    the keys that are under enforcement, by pattern, and whether the rest is observed.
+    ``submissions`` are those of the patterns whose commands are accepted to be processed later.
 
     To be made before workers are forked; each then calls `enter`. ``gauges`` are read in the process that is scraped.
+    Routes that come later are given their columns by `serve`, to be called with the same in each process, in the same order.
     """
 
     def __init__(
@@ -88,30 +63,21 @@ class Metrics(Watch):
         routes: Iterable[tuple[str, Sequence[str]]],
         *,
         submissions: Iterable[str] = (),
-        shares: Mapping[str, tuple[float, bool]] | None = None,
         workers: int = 1,
         gauges: Gauges | None = None,
     ) -> None:
-        columns = Columns()
-        methods: dict[str, dict[str, None]] = {}
-        for route, names in routes:
-            methods.setdefault(route, {}).update(dict.fromkeys(names))
-        self._routes = list(methods)
-        self._shares = dict(shares or {})
-        self._requests = {
-            (route, method, decision, mode): columns.take()
-            for route in methods
-            for method in methods[route]
-            for decision in (*DECISIONS, OTHER)
-            for mode in (ENFORCED, SHADOW)
-        }
-        self._settled = {(route, state): columns.take() for route in methods for state in (*OUTCOMES, None)}
-        self._upstream = {route: Histogram(columns, HISTOGRAMS["upstream"].bounds) for route in methods}
-        self._lost = {route: columns.take() for route in methods}
-        self._refused = {route: columns.take() for route in methods}
-        self._mismatched = {route: columns.take() for route in methods}
-        self._refused_logins = columns.take()
-        self._submissions = {(route, outcome): columns.take() for route in submissions for outcome in SUBMISSIONS}
+        self._columns = columns = Columns()
+        self._requests: dict[tuple[str, str, str, str], int] = {}
+        self._shares: Mapping[str, tuple[float, bool]] = {}
+        self._settled: dict[tuple[str, State | None], int] = {}
+        self._upstream: dict[str, Histogram] = {}
+        self._lost: dict[str, int] = {}
+        self._refused: dict[str, int] = {}
+        self._mismatched: dict[str, int] = {}
+        self._submissions: dict[tuple[str, str], int] = {}
+        self._take(routes, submissions)
+        self._refused_logins, self._configuration = columns.take(), columns.take()
+        self._reloads = {outcome: columns.take() for outcome in RELOADS}
         self._cache = {operation: Histogram(columns, HISTOGRAMS["cache"].bounds) for operation in OPERATIONS}
         self._cache_errors = {operation: columns.take() for operation in OPERATIONS}
         self._in_flight, self._waiting, self._buffered = columns.take(), columns.take(), columns.take()
@@ -119,12 +85,69 @@ class Metrics(Watch):
         self._tunnels = columns.take()
         self._deaths, self._died_with = columns.take(), columns.take()
         self._unknown, self._sampled_at = columns.take(), columns.take()
-        self._numbers = SharedNumbers(columns.count, workers)
+        self._most_columns = columns.count + SPARE_COLUMNS
+        # The last row is for what the parent of several workers counts.
+        self._parents_row = workers if workers > 1 else 0
+        self._numbers = SharedNumbers(self._most_columns, self._parents_row + 1)
         self._row = self._numbers.row
+        self._owns_row = workers == 1
+        self._digest = 0.0
         self._pending = PendingRecords(workers)
         self._gauges = dict(gauges or {})
         self._registry = CollectorRegistry()
         self._registry.register(self)
+
+    def _take(self, routes: Iterable[tuple[str, Sequence[str]]], submissions: Iterable[str]) -> None:
+        """Give columns to those of the routes that have none yet."""
+        columns = self._columns
+        for route, methods in routes:
+            for method in methods:
+                for decision, mode in product((*DECISIONS, OTHER), (ENFORCED, SHADOW)):
+                    if (route, method, decision, mode) not in self._requests:
+                        self._requests[route, method, decision, mode] = columns.take()
+            if route in self._upstream:
+                continue
+            for state in (*OUTCOMES, None):
+                self._settled[route, state] = columns.take()
+            self._upstream[route] = Histogram(columns, HISTOGRAMS["upstream"].bounds)
+            self._lost[route], self._refused[route], self._mismatched[route] = (columns.take() for _ in range(3))
+        for route in submissions:
+            for outcome in SUBMISSIONS:
+                if (route, outcome) not in self._submissions:
+                    self._submissions[route, outcome] = columns.take()
+
+    def has_room(self, routes: Iterable[tuple[str, Sequence[str]]]) -> bool:
+        """Whether these routes can be counted besides those that were here since the start."""
+        counted = sum(
+            _COLUMNS_OF_ROUTE + len(methods) * (len(DECISIONS) + 1) * 2
+            for route, methods in routes
+            if any((route, method, OTHER, ENFORCED) not in self._requests for method in methods)
+        )
+        return self._columns.count + counted <= self._most_columns
+
+    def serve(
+        self,
+        digest: str,
+        routes: Iterable[tuple[str, Sequence[str]]],
+        submissions: Iterable[str],
+        gauges: Gauges,
+        shares: Mapping[str, tuple[float, bool]],
+    ) -> None:
+        """This process serves by the configuration of ``digest`` from now on. Routes that are gone stay counted.
+
+        ``shares`` are the percent of the keys that are under enforcement, by pattern, and whether the rest is observed.
+        """
+        self._take(routes, submissions)
+        self._shares = shares
+        self._gauges |= gauges
+        self._digest = float(int(digest, 16))
+        if self._owns_row:
+            self._row[self._configuration] = self._digest
+
+    def reloaded(self, outcome: str) -> None:
+        """Count a reload, by one of `RELOADS`. For the process that decides it: the parent, where there are workers."""
+        self._numbers.take(self._parents_row)
+        self._numbers.row[self._reloads[outcome]] += 1
 
     def enter(self, index: int) -> None:
         """This process is worker ``index`` from now on: what its predecessor had under way is gone, what it counted stays."""
@@ -132,6 +155,8 @@ class Metrics(Watch):
         self._row = self._numbers.row
         for gauge in (self._in_flight, self._waiting, self._buffered, self._unread, self._tunnels):
             self._row[gauge] = 0
+        self._owns_row = True
+        self._row[self._configuration] = self._digest
         self._pending.enter(index)
 
     def worker_died(self, index: int) -> tuple[int, list[str]]:
@@ -146,6 +171,7 @@ class Metrics(Watch):
         row[self._died_with] += lost
         for gauge in (self._in_flight, self._waiting, self._buffered, self._unread, self._tunnels):
             row[gauge] = 0
+        row[self._configuration] = 0
         self._pending.clear(index)
         return lost, records
 
@@ -238,6 +264,13 @@ class Metrics(Watch):
         info = _gauge("build_info")
         info.add_metric([__version__], 1)
         yield info
+        serving = Counter(self._numbers.column(self._configuration))
+        configurations = _gauge("config_info")
+        for digest, processes in sorted(serving.items()):
+            if digest:
+                configurations.add_metric([f"{int(digest):0{DIGEST_DIGITS}x}"], processes)
+        yield configurations
+        yield self._counter("reloads", self._reloads)
         happened = {
             labels: column
             for labels, column in self._requests.items()

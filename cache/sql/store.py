@@ -33,7 +33,7 @@ class SqlCache(CallbackCache, by_callback=True):
     ``timeout`` (s) bounds each call. Several event loops may use one cache.
     """
 
-    __slots__ = ("_closed", "_encryption", "_lines", "_open_rows", "_timeout")
+    __slots__ = ("_closed", "_lines", "_open_rows", "_timeout", "encryption")
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class SqlCache(CallbackCache, by_callback=True):
     ) -> None:
         self._open_rows = open_rows
         self._timeout = timeout
-        self._encryption = encryption
+        self.encryption = encryption
         self._closed = closed
         self._lines: dict[asyncio.AbstractEventLoop, Line] = {}
 
@@ -94,7 +94,7 @@ class SqlCache(CallbackCache, by_callback=True):
             adopt(won)
             return
         token = won.record.token
-        decision = OwnerDecision(key, partial(transitions.release, token=token), self._encryption, token)
+        decision = OwnerDecision(key, partial(transitions.release, token=token), self.encryption, token)
         self._line(asyncio.get_running_loop()).start(Call(decision, lambda _: None))
 
     def start_claim(
@@ -114,43 +114,43 @@ class SqlCache(CallbackCache, by_callback=True):
         return self
 
     def _claim_call(self, key: str, request: ClaimRequest, adopt: Adopt | None, then: Then[Claim]) -> ClaimCall:
-        decision = ClaimDecision(key, lambda held: transitions.claim(held, request), self._encryption)
+        decision = ClaimDecision(key, lambda held: transitions.claim(held, request), self.encryption)
         return ClaimCall(decision, request, adopt, then)
 
     async def renew(self, key: str, *, token: bytes, lease_ms: int) -> bool:
         """See `Cache.renew`."""
         transitions.check_duration("lease_ms", lease_ms)
         law = partial(transitions.renew, token=token, lease_ms=lease_ms)
-        return await self._decide(OwnerDecision(key, law, self._encryption, token))
+        return await self._decide(OwnerDecision(key, law, self.encryption, token))
 
     async def complete(self, key: str, outcome: Record, *, ttl_ms: int) -> bool:
         """See `Cache.complete`."""
         transitions.check_outcome(outcome.state)
-        size = 0 if self._encryption is None else body_bytes(outcome)
+        size = 0 if self.encryption is None else body_bytes(outcome)
         data = None
         if size > OFF_LOOP_BYTES:
-            data = await off_loop(size, encode, outcome, self._encryption, key.encode())
+            data = await off_loop(size, encode, outcome, self.encryption, key.encode())
         return await self._decide(self._outcome(key, outcome, ttl_ms, data))
 
     def start_complete(
         self, key: str, outcome: Record, *, loop: asyncio.AbstractEventLoop, ttl_ms: int, then: Then[bool]
     ) -> None:
         """The same by callback. It takes a task where much is to be encrypted."""
-        if self._encryption is not None and body_bytes(outcome) > OFF_LOOP_BYTES:
+        if self.encryption is not None and body_bytes(outcome) > OFF_LOOP_BYTES:
             start(loop, self.complete(key, outcome, ttl_ms=ttl_ms), then)
         else:
             self._line(loop).start(Call(self._outcome(key, outcome, ttl_ms, None), then))
 
     def _outcome(self, key: str, outcome: Record, ttl_ms: int, data: bytes | None) -> OwnerDecision:
         law = partial(transitions.complete, outcome=outcome, ttl_ms=ttl_ms)
-        return OwnerDecision(key, law, self._encryption, outcome.token, outcome, data)
+        return OwnerDecision(key, law, self.encryption, outcome.token, outcome, data)
 
     async def release(self, key: str, *, token: bytes) -> bool:
         """See `Cache.release`."""
         if len(token) != TOKEN_BYTES:
             raise ValueError("a token has 16 bytes")
         law = partial(transitions.release, token=token)
-        return await self._decide(OwnerDecision(key, law, self._encryption, token))
+        return await self._decide(OwnerDecision(key, law, self.encryption, token))
 
     async def get(self, key: str) -> Claim | None:
         """See `Cache.get`."""
@@ -174,9 +174,9 @@ class SqlCache(CallbackCache, by_callback=True):
         row, size = read
         cut = size if len(row.data) < size else -1
         record = await off_loop(
-            0 if self._encryption is None else len(row.data),
+            0 if self.encryption is None else len(row.data),
             partial(
-                decode, row.data, row.remaining_ms, traced=True, size=cut, encryption=self._encryption, key=key.encode()
+                decode, row.data, row.remaining_ms, traced=True, size=cut, encryption=self.encryption, key=key.encode()
             ),
         )
         return Claim(False, record, row.remaining_ms)
@@ -185,12 +185,12 @@ class SqlCache(CallbackCache, by_callback=True):
         """See `Cache.resolve`."""
         transitions.check_resolution(request.state, request.ttl_ms, request.response)
         law = partial(transitions.resolve, request=request)
-        return await self._decide(CallDecision(key, law, self._encryption), repeats=False)
+        return await self._decide(CallDecision(key, law, self.encryption), repeats=False)
 
     async def purge(self, key: str, seen: Record, *, force: bool = False) -> Resolution:
         """Remove a record, unless it is another attempt's by now than ``seen``, or in flight and not by ``force``."""
         law = partial(transitions.purge, seen=seen, force=force)
-        return await self._decide(CallDecision(key, law, self._encryption), repeats=False)
+        return await self._decide(CallDecision(key, law, self.encryption), repeats=False)
 
     async def check_secret(self, namespace: str, values: Sequence[str], *, writes: bool) -> bool:
         """See `KeepsSecretCheck`. It is kept for good, beside the records: no scan of the namespace finds it."""

@@ -253,6 +253,15 @@ class InFlight:
         self._attempts: dict[bytes, Attempt] = {}
         self.owed = OwedOutcomes(self.shared)
 
+    def limit(self, max_in_flight: int, max_per_caller: int, new_keys: str) -> None:
+        """These are the limits from now on. What runs goes on, and counts."""
+        slots = self.slots
+        if isinstance(slots, CallerSlots):
+            slots.callers.limit(max_per_caller, new_keys)
+        elif max_per_caller or new_keys:
+            self.slots = slots = CallerSlots.in_place_of(slots, CallerLimits(max_per_caller, new_keys))
+        slots.limit(max_in_flight)
+
     def by_token(self, token: bytes) -> Attempt | None:
         """The attempt of this process and event loop that owns ``token``, while its task runs."""
         attempt = self._attempts.get(token)

@@ -37,16 +37,24 @@ class CallerLimits:
     """
 
     def __init__(self, in_flight: int = 0, new_keys: str = "", *, now: Callable[[], float] = monotonic) -> None:
+        self._now = now
+        self._new_keys = 0.0
+        self._running: dict[str, int] = {}
+        self._claims: dict[str, int] = {}
+        self._buckets: dict[str, _Bucket] = {}
+        self.limit(in_flight, new_keys)
+
+    def limit(self, in_flight: int, new_keys: str) -> None:
+        """These are the limits from now on. What a caller has used of a time's new keys stays used."""
         rate = RATE.fullmatch(new_keys)
         if new_keys and rate is None:
             raise ValueError('new keys are a number per s, m or h: "600/m"')
         self._most = in_flight
+        before = self._new_keys
         self._new_keys = float(rate[1]) if rate else 0.0
         self._per_second = self._new_keys / _SECONDS[rate[2]] if rate else 0.0
-        self._now = now
-        self._running: dict[str, int] = {}
-        self._claims: dict[str, int] = {}
-        self._buckets: dict[str, _Bucket] = {}
+        for bucket in self._buckets.values():
+            bucket.left += self._new_keys - before
 
     def wait(self, caller: str, *, is_new: bool = True) -> float:
         """How many seconds until ``caller`` may begin another attempt; 0.0: it may now.
@@ -150,6 +158,14 @@ class CallerSlots(Slots):
         super().__init__(most)
         self.callers = callers
 
+    @classmethod
+    def in_place_of(cls, plain: Slots, callers: CallerLimits) -> "CallerSlots":
+        """The same slots, once callers have limits. What was taken before counts for the process, and for no caller."""
+        made = cls(plain.most, callers)
+        made.taken, made.claims, made.lines = plain.taken, plain.claims, plain.lines
+        plain.any.slots = made  # where those that are taken are given back
+        return made
+
     def enter(self, key: str) -> Slot | None:
         """Like `Slots.enter`, and only where its caller may have one more and nobody of it waits."""
         if self.taken >= self.most:
@@ -165,7 +181,9 @@ class CallerSlots(Slots):
 
     def take(self, caller: str) -> Slot:
         """Take one of the process, and of the caller."""
-        super().take(caller)
+        plain = super().take(caller)
+        if caller == PROCESS:  # it has waited since callers had no limits
+            return plain
         self.callers.take(caller)
         return CallerSlot(self, caller)
 
@@ -173,6 +191,8 @@ class CallerSlots(Slots):
         """The line to wait in; that of the process comes first: see `Slots.blocked`."""
         if self.taken >= self.most:
             return PROCESS
+        if waiter.caller == PROCESS:
+            return None
         return waiter.caller if self.callers.wait(waiter.caller, is_new=waiter.is_new) > 0 else None
 
     def is_certain(self, line: str, waiter: Waiter) -> bool:

@@ -81,7 +81,7 @@ class Slots:
         self.claims = 0
         self.lines: dict[str, deque[Waiter]] = {}
         """Who waits: in the line of the process, or in its caller's."""
-        self._any = Slot(self)
+        self.any = Slot(self)
         """Stands for each slot: they are all alike."""
 
     def enter(self, key: str) -> Slot | None:  # noqa: ARG002  # whose caller counts where callers have limits
@@ -93,7 +93,7 @@ class Slots:
             return None
         self.taken += 1
         self.claims += 1
-        return self._any
+        return self.any
 
     async def wait(self, key: str, timeout: float, *, is_new: bool) -> Slot:
         """Take a slot for a claim as soon as it is known that one is free. ``is_new``: no record is held under the key.
@@ -133,7 +133,7 @@ class Slots:
         """Take a slot that is free."""
         self.taken += 1
         self.claims += 1
-        return self._any
+        return self.any
 
     def blocked(self, waiter: Waiter) -> str | None:  # noqa: ARG002  # as above
         """The line in which to wait; ``None`` where a slot is free."""
@@ -165,6 +165,11 @@ class Slots:
                     return
             line.popleft()
         self.lines.pop(name, None)
+
+    def limit(self, most: int) -> None:
+        """There are ``most`` from now on. Attempts that run beyond it go on."""
+        self.most = most
+        self.serve(PROCESS)
 
     def _time_out(self, waiter: Waiter) -> None:
         if waiter.is_over:

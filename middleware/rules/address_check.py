@@ -59,6 +59,11 @@ def _value(rule: Any) -> str:
     return blake2b(json.dumps(rule).encode(), digest_size=_BYTES).hexdigest()
 
 
+def moved_rules(before: AddressRules, now: AddressRules) -> list[str]:
+    """What is another ``now`` than ``before``, in words."""
+    return [_WORDS[of] for of in now if not set(now[of]) & set(before[of])]
+
+
 async def changed_rules(cache: Cache, namespace: str, rules: AddressRules) -> list[str]:
     """What was another at the last start, in words. Nothing for caches that keep no check values. Raises `CacheUnavailable`."""
     if not isinstance(cache, KeepsSecretCheck):

@@ -50,6 +50,17 @@ class KeySource:
         self.stale_at = monotonic() + MAX_AGE
         """The instant (of the monotonic clock) from which on they are to be read anew."""
 
+    def go_on_from(self, other: "KeySource") -> None:
+        """Begin with the keys that ``other`` has, where these come from the same URL by the same settings."""
+        if self._is_url and self._settings == other._settings:
+            self.keys, self.failed, self.stale_at = other.keys, other.failed, other.stale_at
+            self._began = other._began
+
+    def fetch(self) -> None:
+        """Read the keys now, in this thread, if there are none yet. Raises `UnusableKeys`."""
+        if self.keys is None:
+            self.keys = self.read()
+
     def refresh(self) -> bool:
         """Begin to read, unless that was done a short while ago. Whether a reading is under way."""
         with self._lock:

@@ -7,6 +7,7 @@ from uuid import uuid4
 
 import httpx
 
+from oncegate.app.operators.reloading import Reloaded
 from oncegate.cache.redis.store import RedisCache
 from oncegate.middleware.consumers.delivery import Delivery, SubscriptionSettings
 from oncegate.middleware.consumers.subscription import Subscription
@@ -58,13 +59,22 @@ class Submitted:
         return body
 
 
+async def nothing_new() -> Reloaded:
+    return Reloaded("0" * 12)
+
+
 @asynccontextmanager
 async def serving(redis_server: RedisServer, **settings: Any) -> AsyncIterator[Submitted]:
     namespace = uuid4().hex
     cache = RedisCache.from_url(redis_server.url, timeout=TIMEOUT)
     settings = {"routes": ROUTES, "cache_timeout": TIMEOUT} | settings
     async with served(
-        "http://127.0.0.1:1", admin_token=TOKEN, cache=redis_server.url, namespace=namespace, **settings
+        "http://127.0.0.1:1",
+        admin_token=TOKEN,
+        reload=nothing_new,
+        cache=redis_server.url,
+        namespace=namespace,
+        **settings,
     ) as (client, gateway):
         yield Submitted(client, gateway, cache, namespace)
     await cache.close()

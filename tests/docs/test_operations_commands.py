@@ -103,6 +103,31 @@ def test_what_was_kept_for_one_caller_is_removed_and_for_nobody_else(folder: Pat
             gateway.end()
 
 
+def test_a_configuration_is_compared_and_read_anew(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    against_file, against_gateway, reload = commands("Change without a stop")
+    token = "a token that nobody guesses"
+    monkeypatch.setenv("ONCEGATE_ADMIN_TOKEN", token)
+    with Ledger() as ledger:
+        text = f'upstream = "{ledger.url}"\n'
+        for name in ("before.toml", "gateway.toml"):
+            (folder / name).write_text(text)
+        file = str(folder / "gateway.toml")
+        gateway = Gateway(folder / "log", ledger.url, config=file, admin_token=token, namespace="default")
+        try:
+            gateway.ready()
+            (folder / "gateway.toml").write_text(f'{text}[[routes]]\npath = "/payments"\non_missing_key = "reject"\n')
+            sentence = "POST /payments keys become required: a request without one gets 400 key-missing"
+            assert sentence in PAGE
+            for command in (against_file, against_gateway.replace("http://127.0.0.1:8080", gateway.url)):
+                assert sentence in typed(command, {"ONCEGATE_ADMIN_TOKEN": token})
+            done = typed(reload.replace("http://127.0.0.1:8080", gateway.url), {"ONCEGATE_ADMIN_TOKEN": token})
+            assert "is in effect in all processes" in done
+            refused = httpx.post(f"{gateway.url}/payments", timeout=DEADLINE)
+            assert (refused.status_code, refused.json()["code"]) == (400, "key-missing")
+        finally:
+            gateway.end()
+
+
 def test_new_code_without_a_stop(folder: Path, redis_url: str) -> None:
     (command,) = commands("New code without a stop")
     assert command.split()[1:] == ["serve", "--config", "oncegate.toml", "--replace"]

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 from contextlib import suppress
+from pathlib import Path
 
 import httpx
 import pytest
@@ -50,11 +51,13 @@ async def kill_the_one_that_holds(task: "asyncio.Task[httpx.Response]", gateway:
 
 @pytest.mark.timeout(600)  # one alert after the other
 async def test_each_alert_is_active_after_the_first_event_and_none_before(
-    start: Start, ledger: Ledger, caller: Caller
+    start: Start, ledger: Ledger, caller: Caller, tmp_path: Path
 ) -> None:
+    (file := tmp_path / "oncegate.toml").write_text("")
     with RedisServer(persist=True) as server, ledger.gate() as gate:
         rules = {"lease": 3, "ttl": 60}
-        gateway = start(ledger.url, server.url, workers=2, cache_timeout=1, idempotency=rules).ready()
+        started = start(ledger.url, server.url, workers=2, cache_timeout=1, idempotency=rules, config=str(file))
+        gateway = started.ready()
         with Prometheus("{}:{}".format(*gateway.address)) as prometheus:
 
             async def active(*names: str) -> None:
@@ -64,6 +67,10 @@ async def test_each_alert_is_active_after_the_first_event_and_none_before(
             await until(lambda: prometheus.scrapes() >= 2, "the gateway is looked at")
             assert (await caller.post(gateway, fresh_key())).status_code == 201
             await active()
+
+            file.write_text("upstreem = 1")
+            os.kill(gateway.pid, signal.SIGHUP)
+            await active("OncegateReloadRefused")
 
             # A worker is killed while it waits for the upstream, for longer than the second after which records are named.
             killed = fresh_key()

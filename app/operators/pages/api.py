@@ -13,12 +13,14 @@ from starlette.exceptions import HTTPException
 from oncegate.app.operators.audit import OPERATOR
 from oncegate.app.operators.pages import commands, description, models
 from oncegate.app.operators.pages import records as records_page
+from oncegate.app.operators.pages import reload as reload_page
 from oncegate.app.operators.pages.bearer import Bearer
 from oncegate.app.operators.pages.commands import CommandStatuses
 from oncegate.app.operators.pages.operations import FOR_OPERATORS
 from oncegate.app.operators.pages.reply import REALM, document, problem, unavailable
 from oncegate.app.operators.readiness import Readiness
 from oncegate.app.operators.records import NotARecord, Records
+from oncegate.app.operators.reloading import Reload
 from oncegate.cache.errors import CacheError, RecordUnreadable
 from oncegate.middleware.http.asgi import App, BodyAgain, Message, Receive, Scope, Send, read_body
 from oncegate.middleware.http.cors import CrossOrigin
@@ -114,30 +116,34 @@ def create_app(
     records: Records | None = None,
     statuses: CommandStatuses | None = None,
     streams: "Mapping[str, OpenCommands] | None" = None,
+    reload: Reload | None = None,
     cors: CrossOrigin | None = None,
 ) -> FastAPI:
     """The app, whose paths begin behind the prefix.
 
     ``metrics`` formats them as an ``Accept`` header asks; ``policy`` is what is published about keys. Where ``records``,
-    ``statuses`` or ``streams`` are not given, their paths don't exist; without ``operators``, neither records nor streams do.
+    ``statuses``, ``streams`` or ``reload`` are not given, their paths don't exist; without ``operators`` only statuses may.
     ``cors`` says which scripts may read commands' statuses.
     """
     app = FastAPI(
         openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False, exception_handlers=_EXCEPTION_HANDLERS
     )
     app.state.readiness, app.state.metrics, app.state.policy = readiness, metrics, policy
-    app.state.records, app.state.statuses, app.state.streams = records, statuses, streams
+    app.state.records, app.state.statuses, app.state.streams, app.state.reload = records, statuses, streams, reload
     for each in routers(
         statuses=statuses is not None,
         records=operators is not None and records is not None,
         dead_letters=operators is not None and bool(streams),
+        reload=operators is not None and reload is not None,
     ):
         app.include_router(each)
     app.add_middleware(_BeforeRoutes, operators=operators, statuses=statuses, cors=cors)
     return app
 
 
-def routers(*, statuses: bool = True, records: bool = True, dead_letters: bool = True) -> list[APIRouter]:
+def routers(
+    *, statuses: bool = True, records: bool = True, dead_letters: bool = True, reload: bool = True
+) -> list[APIRouter]:
     """The routers of all operations, or without those that a gateway does not have."""
     found = [router]
     if statuses:
@@ -148,6 +154,8 @@ def routers(*, statuses: bool = True, records: bool = True, dead_letters: bool =
         from oncegate.app.operators.pages.dead_letters import router as letters  # loads redis-py's client
 
         found.append(letters)
+    if reload:
+        found.append(reload_page.router)
     return found
 
 

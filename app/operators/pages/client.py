@@ -1,4 +1,4 @@
-"""A client of these pages, for the command line: the records of a gateway over HTTP, with the methods of `Records`."""
+"""A client of these pages, for the command line: a gateway's records over HTTP, with the methods of `Records`, and its rules."""
 
 import http.client
 import socket
@@ -14,7 +14,7 @@ import orjson
 from pydantic import BaseModel, ValidationError
 
 from oncegate.app.operators.audit import Author
-from oncegate.app.operators.pages.models import RecordIds, RecordList, Resolved, WholeRecord
+from oncegate.app.operators.pages.models import PolicyShape, RecordIds, RecordList, ReloadedShape, Resolved, WholeRecord
 from oncegate.app.operators.records import NotARecord
 from oncegate.cache.transitions import Resolution, ResolveRequest
 
@@ -42,12 +42,12 @@ class GatewayError(Exception):
 
 
 class RemoteGateway:
-    """The records of the gateway at ``url``, with the operators' ``token``. A path in the URL is the gateway's ``prefix``.
+    """The gateway at ``url``, with the operators' ``token``, if there is one. A path in the URL is the gateway's ``prefix``.
 
     Redirects are not followed and proxies not used: the token goes nowhere else. Raises ``ValueError`` for a bad URL.
     """
 
-    def __init__(self, url: str, token: str) -> None:
+    def __init__(self, url: str, token: str = "") -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
             raise ValueError("--gateway is a URL without credentials: http://127.0.0.1:8080")
@@ -56,8 +56,16 @@ class RemoteGateway:
         self._tls = ssl.create_default_context() if parts.scheme == "https" else None
         self._host = parts.hostname
         self._port = parts.port
-        self._base = (parts.path.rstrip("/") or PREFIX) + "/records/"
+        self._prefix = parts.path.rstrip("/") or PREFIX
         self._token = token
+
+    async def reload(self) -> dict[str, Any]:
+        """Have it read its configuration anew. Raises `GatewayError` where it doesn't, or nothing was changed."""
+        return self._document("POST", "reload/", ReloadedShape)
+
+    async def policy(self) -> dict[str, Any]:
+        """The rules that it publishes. Raises `GatewayError`."""
+        return self._document("GET", "policy", PolicyShape)
 
     async def listing(self, state: str | None, *, cursor: str, limit: int) -> dict[str, Any]:
         """See `Records`."""
@@ -97,11 +105,25 @@ class RemoteGateway:
         answer = self._fetch("POST", f"{quote(identifier, safe=':')}/{action}", Resolved, members)
         return Resolution(answer["resolution"])
 
+    def _document(self, method: str, path: str, shape: type[BaseModel]) -> dict[str, Any]:
+        status, content = self._exchange(method, path, None)
+        try:
+            if status == 200:
+                shape.model_validate_json(content)
+                document: dict[str, Any] = orjson.loads(content)
+                return document
+            refusal = _Problem.model_validate_json(content)
+        except ValidationError:
+            raise GatewayError(f"that is no gateway's {path}: it answered {status}") from None
+        if status == 409:
+            raise GatewayError(f"nothing was changed: {_printable(refusal)}")
+        raise GatewayError(f"the gateway answered {status}: {_printable(refusal)}")
+
     def _fetch(
         self, method: str, path: str, shape: type[BaseModel], members: dict[str, Any] | None = None
     ) -> dict[str, Any]:
         """The gateway's answer in ``shape``, also to a change that it refused. Raises `GatewayError`, `NotARecord`."""
-        status, content = self._exchange(method, path, members)
+        status, content = self._exchange(method, f"records/{path}", members)
         about_a_record = status == 409 or (status == 404 and b'"resolution"' in content)
         if status != 200 and not about_a_record:
             raise _refused(status, content)
@@ -124,10 +146,12 @@ class RemoteGateway:
             raise NotARecord("what is sent to a gateway has to be UTF-8 text") from None
         try:
             credential = f"Bearer {self._token}".encode("utf-8", "surrogateescape")  # as the gateway reads it
-            headers: dict[str, str | bytes] = {"Authorization": credential, "Content-Type": "application/json"}
+            headers: dict[str, str | bytes] = {"Content-Type": "application/json"}
+            if self._token:
+                headers["Authorization"] = credential
             connection.connect()
             with _bounded(connection.sock) as over:
-                connection.request(method, self._base + path, body, headers)
+                connection.request(method, f"{self._prefix}/{path}", body, headers)
                 answer = connection.getresponse()
                 content = answer.read(_MOST_BYTES)
             if over.is_set():  # what came may have no end of its own
@@ -169,8 +193,12 @@ def _refused(status: int, content: bytes) -> Exception:
         return GatewayError(f"that is no gateway's records/: it answered {status}")
     if status == 404:
         return GatewayError("no records here: the gateway has no operators' tokens, or keeps them on its ops_port")
-    words = "".join(character if character.isprintable() else " " for character in refusal.detail or refusal.title)
+    words = _printable(refusal)
     return NotARecord(words) if status == 400 else GatewayError(f"the gateway answered {status}: {words}")
+
+
+def _printable(refusal: _Problem) -> str:
+    return "".join(character if character.isprintable() else " " for character in refusal.detail or refusal.title)
 
 
 def _is_plain(url: str) -> bool:

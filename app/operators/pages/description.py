@@ -41,7 +41,8 @@ _OPERATOR = {
     "type": "http",
     "scheme": "bearer",
     "description": (
-        "An operator's token (admin_tokens, or ONCEGATE_ADMIN_TOKEN); without any, records/ and dead-letters/ do not exist"
+        "An operator's token (admin_tokens, or ONCEGATE_ADMIN_TOKEN); without any, records/, dead-letters/ and reload/ do not "
+        "exist"
     ),
 }
 _ON_ALL = {

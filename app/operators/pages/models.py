@@ -21,6 +21,7 @@ PATTERN: dict[str, Any] = {"pattern": f"^{RECORD_ID.pattern}$"}
 RecordId = Annotated[str, Field(pattern=PATTERN["pattern"])]
 Position = Annotated[str, Field(pattern=f"^{ENTRY_ID.pattern}$")]
 Sequence = Annotated[int, Field(ge=1)]
+Digest = Annotated[str, Field(pattern="^[0-9a-f]{12}$")]
 Lines = list[tuple[str, str]]
 Missing = SkipJsonSchema[None]
 """In the place of a member that may be left out, and is never null."""
@@ -122,6 +123,7 @@ class RoutePolicy(_Sent):
 class PolicyShape(_Sent):
     specification: Literal["draft-ietf-httpapi-idempotency-key-header-07"]
     gateway: Annotated[str, Field(pattern="^oncegate ")]
+    configuration: Digest = Field(description="Of all settings in effect, without anything secret")
     key: KeyRules
     routes: Annotated[
         list[RoutePolicy],
@@ -278,6 +280,11 @@ class Resolved(_Sent):
     id: RecordId
     resolution: Literal["resolved"]
     state: Literal["absent", "succeeded", "failed"]
+
+
+class ReloadedShape(_Sent):
+    configuration: Digest = Field(description="The digest of what is in effect")
+    after_restart: list[str] = Field(description="Settings that have changed, and take effect with a restart")
 
 
 class Find(_Received):

@@ -13,7 +13,7 @@ from oncegate.app.operators.readiness import Readiness
 from oncegate.middleware.http.asgi import App, Message, Receive, Scope, Send, respond
 from oncegate.middleware.outcome.responses import date
 
-FOR_OPERATORS = ("records", "dead-letters")
+FOR_OPERATORS = ("records", "dead-letters", "reload")
 """The paths that need the operators' token. They end with a slash."""
 PUBLIC = frozenset({"", "healthz", "readyz", "policy", "commands"})
 """The paths that are not on the operators' own port alone, where they have one."""

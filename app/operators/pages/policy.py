@@ -15,11 +15,15 @@ from oncegate.middleware.rules.settings import claims_of
 DRAFT = "draft-ietf-httpapi-idempotency-key-header-07"
 
 
-def published(routes: Sequence[tuple[Policy, Sequence[str]]]) -> bytes:
-    """The policy as JSON: each route's rules with its methods, in the order in which they are tried. Times are in seconds."""
+def published(routes: Sequence[tuple[Policy, Sequence[str]]], digest: str) -> bytes:
+    """The policy as JSON: each route's rules with its methods, in the order in which they are tried. Times are in seconds.
+
+    ``digest`` is the configuration's.
+    """
     members = {
         "specification": DRAFT,
         "gateway": f"oncegate {__version__}",
+        "configuration": digest,
         "key": {
             "syntax": ["RFC 9651 String", "bare token of visible ASCII without quote, backslash and comma"],
             "characters": [1, MAX_KEY_CHARACTERS],

@@ -51,6 +51,7 @@ COUNTERS: Final = {
     "readers_dropped": CounterFamily("Connections closed because too much waited for slow readers."),
     # of the gateway alone
     "logins_refused": CounterFamily("Requests with a wrong token for operators."),
+    "reloads": CounterFamily("Configurations that were read anew, by what came of it.", ("outcome",)),
     "submissions": CounterFamily("Commands for a stream, by what came of them.", ("route", "outcome")),
     "worker_deaths": CounterFamily("Workers that ended unasked."),
     "attempts_lost": CounterFamily("Attempts and unwritten outcomes that died with a worker."),
@@ -85,6 +86,7 @@ GAUGES: Final = {
     # of the gateway alone
     "enforced_percent": GaugeFamily("Percent of the keys that are under enforcement.", ("route",), "mostrecent"),
     "shadowed": GaugeFamily("Whether what is not under enforcement is observed.", ("route",), "mostrecent"),
+    "config_info": GaugeFamily("Processes that serve by the configuration with this digest.", ("digest",), "max"),
     "attempts_limit": GaugeFamily("Attempts that may run at once, over all workers."),
     "buffered_limit_bytes": GaugeFamily("What the bodies that wait to be admitted may be, over all workers."),
     "unread_limit_bytes": GaugeFamily(
@@ -140,6 +142,8 @@ DECISIONS: Final = tuple(dict.fromkeys([*(decision.value for decision in GateDec
 OTHER: Final = "other"
 FROM_THE_START: Final = ("outcome-unknown", "cache-unavailable", "overloaded", "record-unreadable")
 """Decisions that alerts are made of (docs/deploy/alerts.yaml): a series that began at 1 would have had no increase."""
+RELOADS: Final = ("applied", "refused")
+"""Results of a reload."""
 SUBMISSIONS: Final = ("accepted", "conflict", "full", "unavailable")
 """Results of a submission."""
 LETTER_REASONS: Final = (

@@ -182,7 +182,7 @@ async def played(
     return answers, [settled(request.raw) for request in upstream.requests], kept, len(tasks)
 
 
-_SIZED = re.compile("seconds|bytes|build|start")
+_SIZED = re.compile("seconds|bytes|build|start|config")
 """Metrics of the moment."""
 _OF_THE_MOMENT = [
     (re.compile(rb"(?i)\r\ndate: [^\r]*"), b"\r\ndate: then"),

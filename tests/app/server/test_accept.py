@@ -10,7 +10,7 @@ from contextlib import ExitStack
 import pytest
 import uvloop
 
-from oncegate.app.factory import create_gateway
+from oncegate.app.reload.running import Running
 from oncegate.app.serve import _Server, server_config
 from oncegate.app.server.accept import MOST, Acceptor, bind
 from oncegate.app.settings.gateway import GatewaySettings
@@ -113,9 +113,9 @@ def test_the_gateway_accepts_so() -> None:
 
     async def serve() -> int:
         settings = GatewaySettings(upstream="http://127.0.0.1:9")
-        gateway = create_gateway(settings)
+        gateway = Running(settings)
         sockets = bind("127.0.0.1", 0)
-        server = _Server(server_config(gateway), gateway, settings, announce=None)
+        server = _Server(server_config(gateway), gateway, announce=None)
         running = asyncio.create_task(server._serve(sockets))
         while not server.started:
             assert not running.done(), running.exception()

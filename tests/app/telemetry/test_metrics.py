@@ -18,7 +18,8 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from oncegate.app.telemetry.metrics import Columns, Histogram, Metrics
+from oncegate.app.telemetry.columns import Columns, Histogram
+from oncegate.app.telemetry.metrics import Metrics
 from oncegate.app.telemetry.pending_records import SLOTS, PendingRecords
 from oncegate.app.telemetry.shared_numbers import SharedNumbers
 from oncegate.cache.record import State
@@ -115,7 +116,7 @@ async def test_no_key_no_caller_and_no_path_is_in_the_metrics() -> None:
     for secret in ("raw-key", "secret-of", "4711", "t9uHGWx"):
         assert secret not in text
     labels = {name for family in text_string_to_metric_families(text) for s in family.samples for name in s.labels}
-    assert labels == {"route", "method", "decision", "mode", "outcome", "operation", "le", "version"}
+    assert labels == {"route", "method", "decision", "mode", "outcome", "operation", "le", "version", "digest"}
 
 
 async def test_what_alerts_are_made_of_is_there_before_it_happens() -> None:

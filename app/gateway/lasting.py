@@ -1,0 +1,49 @@
+"""What of a gateway outlasts its configuration: records, counts, attempts in flight, and what waits for clients."""
+
+from dataclasses import dataclass
+
+from oncegate.app.operators.readiness import Readiness
+from oncegate.app.settings.certificates import ListenerTls
+from oncegate.app.telemetry.metrics import Metrics
+from oncegate.app.upstream.forward import Forwarder
+from oncegate.cache.store import Cache
+from oncegate.middleware.http.middleware import IdempotencyMiddleware
+from oncegate.middleware.http.shadow import shadow_of
+from oncegate.middleware.tokens.verifier import Tokens
+
+
+@dataclass(slots=True)
+class Lasting:
+    """The parts that a gateway hands on to the one that takes its place.
+
+    ``middleware`` is the first one's, of which the later ones have the attempts in flight; ``forwarder``, ``tokens`` and
+    ``drain_timeout`` (s) are those of the one in place.
+    """
+
+    cache: Cache
+    metrics: Metrics
+    middleware: IdempotencyMiddleware
+    readiness: Readiness
+    forwarder: Forwarder
+    tls: ListenerTls | None = None
+    tokens: Tokens | None = None
+    drain_timeout: float = 0.0
+
+    def go_on_in(self, middleware: IdempotencyMiddleware) -> None:
+        """Have the requests of ``middleware`` count with those that are in flight, and meet them."""
+        door, before = middleware.door, self.middleware.door
+        middleware.admissions = door.admissions = before.admissions
+        door.buffered, door.unread = before.buffered, before.unread
+        if door.shadow is not None:
+            door.shadow = shadow_of(door)
+        if self.tokens is not None and door.tokens is not None:
+            door.tokens.source.go_on_from(self.tokens.source)
+
+    async def drain(self) -> None:
+        """Wait for attempts and for outcomes that are not recorded yet."""
+        await self.middleware.drain(self.drain_timeout)
+
+    async def close(self) -> None:
+        """Close the connections to the upstream and to the cache."""
+        await self.forwarder.close()
+        await self.cache.close()
