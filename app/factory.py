@@ -6,20 +6,29 @@ from typing import TYPE_CHECKING
 
 from oncegate.app.gateway.fast_path import FastPath
 from oncegate.app.gateway.gateway import Gateway
+from oncegate.app.http1 import TrustedPeers
 from oncegate.app.operators.pages.bearer import Bearer
 from oncegate.app.operators.pages.operations import Operations
 from oncegate.app.operators.pages.policy import published
 from oncegate.app.operators.readiness import Readiness
 from oncegate.app.operators.records import Records
 from oncegate.app.operators.write_probe import try_writing
+from oncegate.app.settings.access_log import Selection
 from oncegate.app.settings.admin_tokens import AdminToken, parse
 from oncegate.app.settings.gateway import GatewaySettings
+from oncegate.app.settings.sources import ConfigurationError
+from oncegate.app.telemetry.access_log import AccessLog
+from oncegate.app.telemetry.access_log import observed as access_log_observed
+from oncegate.app.telemetry.line_writer import LineWriter
 from oncegate.app.telemetry.metrics import Metrics
 from oncegate.app.upstream.forward import Forwarder
 from oncegate.cache.open import open_cache
 from oncegate.cache.store import Cache
 from oncegate.middleware.admission.observe import Observation, Observe
 from oncegate.middleware.http.asgi import App
+from oncegate.middleware.http.door import Observing
+from oncegate.middleware.http.enter import Bypass
+from oncegate.middleware.http.keyed_request import KeyedRequest
 from oncegate.middleware.http.middleware import IdempotencyMiddleware
 from oncegate.middleware.rules.address_check import address_rules, check_addresses
 from oncegate.middleware.rules.policy import TOKEN_HEADER, Policies
@@ -33,7 +42,7 @@ CONNECT_TIMEOUT = 5.0
 
 
 def create_gateway(
-    settings: GatewaySettings, *, observe: Observe | None = None, admin_token: str | None = None
+    settings: GatewaySettings, *, observe: Observing | None = None, admin_token: str | None = None
 ) -> Gateway:
     """The gateway for ``settings``, not started yet. ``observe`` is called for each enforced request.
 
@@ -85,9 +94,11 @@ def create_gateway(
         cors=cors,
         jwt=settings.jwt,
         date_header=True,  # uvicorn's own is off, so that forwarded responses keep the upstream's
-        observe=_both(metrics.observed, observe),
         watch=metrics,
     )
+
+    access_log = _access_log(settings, policies, metrics)
+    middleware.door.observe = _all(metrics.observed, observe, None if access_log is None else access_log_observed)
 
     async def close() -> None:
         await forwarder.close()
@@ -127,6 +138,8 @@ def create_gateway(
         ),
         unread=middleware.door.unread,
         cors=cors,
+        access_log=access_log,
+        unshown=policies.unshown,
     )
 
 
@@ -234,15 +247,37 @@ def _gauges(settings: GatewaySettings, cache: Cache) -> dict[str, Callable[[], f
     return gauges
 
 
-def _both(first: Observe, second: Observe | None) -> Observe:
-    if second is None:
-        return first
+def _all(counted: Observe, logged: Observing | None, followed: Observing | None) -> Observing:
+    def observe(observation: Observation, request: KeyedRequest | Bypass) -> None:
+        counted(observation)
+        if logged is not None:
+            logged(observation, request)
 
-    def observe(observation: Observation) -> None:
-        first(observation)
-        second(observation)
+    def observe_all(observation: Observation, request: KeyedRequest | Bypass) -> None:
+        if followed is not None:
+            followed(observation, request)
+        observe(observation, request)
 
-    return observe
+    return observe if followed is None else observe_all
+
+
+def _access_log(settings: GatewaySettings, policies: Policies, metrics: Metrics) -> AccessLog | None:
+    if settings.access_log == "none":
+        return None
+    try:
+        lines = LineWriter(settings.access_log_file, metrics.access_log_dropped)
+    except OSError as error:
+        raise ConfigurationError(f"access_log_file: can't be opened: {error.strerror}") from None
+    return AccessLog(
+        settings.access_log,
+        lines,
+        selection=Selection.of(settings.access_log_only) if settings.access_log_only else None,
+        trusted=TrustedPeers(settings.trusted_proxies),
+        prefix=settings.prefix,
+        ops_port=settings.ops_port,
+        methods=policies.methods,
+        unshown=policies.unshown,
+    )
 
 
 def _read_headers(settings: GatewaySettings) -> set[str]:
@@ -250,6 +285,8 @@ def _read_headers(settings: GatewaySettings) -> set[str]:
     rules = [settings.idempotency, *(route.settings(settings.idempotency) for route in settings.routes)]
     names = {name for each in rules for name in (each.header, *each.aliases)}
     names |= {part.removeprefix("header:") for each in rules for part in each.scope_parts if part.startswith("header:")}
+    if settings.access_log != "none":  # by which each request is followed
+        names.add("X-Request-Id")
     return names if settings.jwt is None else names | {settings.jwt.header}
 
 

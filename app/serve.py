@@ -31,7 +31,7 @@ from oncegate.app.server.connection import InboundConnection
 from oncegate.app.settings.gateway import GatewaySettings, redact
 from oncegate.app.settings.sources import ConfigurationError, gateway_admin_token
 from oncegate.app.telemetry import logs
-from oncegate.middleware.admission.observe import Observe
+from oncegate.middleware.http.door import Observing
 from oncegate.middleware.tokens.key_set import UnusableKeys
 
 log = logging.getLogger("oncegate.serve")
@@ -46,7 +46,7 @@ LAST_WORDS_SECONDS = 1.0
 
 
 def serve(
-    settings: GatewaySettings, *, observe: Observe = logs.observed, announce: Callable[[str], None] | None = None
+    settings: GatewaySettings, *, observe: Observing = logs.observed, announce: Callable[[str], None] | None = None
 ) -> int:
     """Run the gateway until it is stopped; returns the exit code. ``announce`` is called with its URL once it listens."""
     logs.configure(settings.log_level, settings.log_format)
@@ -84,7 +84,7 @@ def server_config(gateway: Gateway) -> uvicorn.Config:
     return uvicorn.Config(
         gateway,
         interface="asgi3",
-        http=InboundConnection,
+        http=connection_class(gateway),
         ws="none",
         lifespan="on",
         log_config=None,
@@ -94,6 +94,15 @@ def server_config(gateway: Gateway) -> uvicorn.Config:
         proxy_headers=False,
         backlog=BACKLOG,
     )
+
+
+def connection_class(gateway: Gateway) -> type[InboundConnection]:
+    """The protocol of clients' connections."""
+    if gateway.access_log is None:
+        return InboundConnection
+    from oncegate.app.server.followed import FollowedConnection  # where nothing is followed, it is not loaded
+
+    return FollowedConnection
 
 
 def _work(
@@ -116,7 +125,7 @@ def _work(
         balance.enter(index)
         unblock_signals()
     try:
-        server.run(sockets=list(sockets))
+        _run(server, sockets, gateway)
     except SystemExit:  # how uvicorn reports that it could not start
         if not index:  # all workers are refused for the same reason: one line, not one per worker
             _refused(gateway.refusal or "could not start")
@@ -124,6 +133,14 @@ def _work(
     except OSError as error:
         return _refused(f"can't listen on {settings.host}:{settings.port}: {_reason(error)}")
     return 0
+
+
+def _run(server: uvicorn.Server, sockets: Sequence[socket.socket], gateway: Gateway) -> None:
+    try:
+        server.run(sockets=list(sockets))
+    finally:
+        if gateway.access_log is not None:
+            gateway.access_log.lines.close()  # what the end has broken off has lines, too
 
 
 def _spare_the_collector() -> None:
@@ -157,6 +174,7 @@ class _Server(uvicorn.Server):
         balance: Balance | None = None,
     ) -> None:
         super().__init__(config)
+        self._connection_class = connection_class(gateway)
         self._balance = balance
         self._gateway = gateway
         self._settings = settings
@@ -192,7 +210,7 @@ class _Server(uvicorn.Server):
         _spare_the_collector()
 
     def _connection(self) -> asyncio.Protocol:
-        connection = InboundConnection(self.config, self.server_state, self.lifespan.state)
+        connection = self._connection_class(self.config, self.server_state, self.lifespan.state)
         if self._balance is not None and self._acceptor is not None:
             connection.on_lost = self._acceptor.publish  # what is held no more must not count in the others' parts
         return connection

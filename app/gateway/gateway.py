@@ -14,6 +14,7 @@ from oncegate.app.operators.pages.operations import Operations
 from oncegate.app.operators.readiness import Readiness
 from oncegate.app.server.head import requests_websocket
 from oncegate.app.server.request import InboundRequest
+from oncegate.app.telemetry.access_log import AccessLog, note_problem
 from oncegate.app.upstream.forward import IDEMPOTENT
 from oncegate.cache.errors import CacheError, CacheUnavailable
 from oncegate.cache.store import Cache
@@ -23,6 +24,7 @@ from oncegate.middleware.http.cors import CrossOrigin
 from oncegate.middleware.outcome.errors import GatewayFailed, NoAnswerInTime, NotProcessed, OutcomeUnknown
 from oncegate.middleware.outcome.problems import KINDS, Answer, problem
 from oncegate.middleware.outcome.responses import date
+from oncegate.middleware.rules.request_id import ids, request_id
 
 log = logging.getLogger("oncegate.gateway")
 
@@ -61,7 +63,13 @@ class Gateway:
         cors: CrossOrigin | None = None,
         unread: Unread | None = None,
         ops_port: int = 0,
+        access_log: AccessLog | None = None,
+        unshown: frozenset[bytes] = frozenset(),
     ) -> None:
+        self.access_log = access_log
+        """Gets a line for each request, where there is one; written from `start` on."""
+        self.unshown = unshown
+        """The headers whose values are nobody's request id, so that the log shows none of them."""
         self.unread = unread
         """The count of what waits for clients, kept by connections."""
         self.operations = operations
@@ -112,17 +120,17 @@ class Gateway:
         try:
             await work
         except NotProcessed as error:
-            log.warning("upstream-unreachable: %s", error)
+            log.warning("upstream-unreachable: %s", error, extra=ids(scope, self.unshown))
             await self._fail(scope, send, "upstream-unreachable")
         except NoAnswerInTime as error:
-            log.warning("upstream-timeout: %s", error)
+            log.warning("upstream-timeout: %s", error, extra=ids(scope, self.unshown))
             # Nobody keeps the result of what isn't enforced: only an idempotent method may simply be sent again.
             await self._fail(scope, send, "upstream-timeout", retryable=scope["method"] in IDEMPOTENT)
         except GatewayFailed as error:
-            log.error("a request failed", exc_info=error)
+            log.error("a request failed", exc_info=error, extra=ids(scope, self.unshown))
             await self._send(self.failure(scope), send)
         except OutcomeUnknown as error:
-            log.warning("upstream-failed: %s", error)
+            log.warning("upstream-failed: %s", error, extra=ids(scope, self.unshown))
             await self._fail(scope, send, "upstream-failed", retryable=scope["method"] in IDEMPOTENT)
 
     def failure(self, scope: Scope) -> Answer:
@@ -130,7 +138,9 @@ class Gateway:
         return self._problem(scope, "gateway-failed", retryable=scope["method"] in IDEMPOTENT)
 
     def _problem(self, scope: Scope, slug: str, *, retryable: bool | None = None) -> Answer:
-        answer = problem(slug, KINDS[slug].passing, docs_url=self._docs_url, retryable=retryable)
+        note_problem(scope, slug)
+        followed = request_id(scope, self.unshown)
+        answer = problem(slug, KINDS[slug].passing, docs_url=self._docs_url, request_id=followed, retryable=retryable)
         if self._cors is not None:
             answer.headers += self._cors.headers(scope["headers"])
         answer.headers.append(date())
@@ -180,6 +190,8 @@ class Gateway:
 
         Raises `StartRefused` where it can't hold the guarantees; starts all the same where it is away.
         """
+        if self.access_log is not None:
+            self.access_log.lines.start()
         if self._prefetch is not None:
             self._prefetch()
         try:
@@ -209,3 +221,5 @@ class Gateway:
             self._sampling.cancel()
         await self._drain()
         await self._close()
+        if self.access_log is not None:
+            self.access_log.lines.close()

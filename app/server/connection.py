@@ -71,6 +71,8 @@ class InboundConnection(asyncio.Protocol):
         self._direct: Callable[[InboundRequest], bool] | None = getattr(self.app, "direct", None)
         self.failure: Callable[[dict[str, Any]], Answer] | None = getattr(self.app, "failure", None)
         """How the app answers a request in which it failed itself; without it, that is a plain 500."""
+        self.unshown: frozenset[bytes] = getattr(self.app, "unshown", frozenset())
+        """The headers whose values are nobody's request id (`oncegate.middleware.rules.policy.Policies.unshown`)."""
         self.loop = _loop or asyncio.get_running_loop()
         self.transport: asyncio.Transport = None  # type: ignore[assignment]  # uvicorn's server looks at it, too
         self.tasks = server_state.tasks
@@ -359,9 +361,13 @@ class InboundConnection(asyncio.Protocol):
                 self._pipelined.pop()  # its head was in order, its body isn't
             return
         if not (self._reading is not None and self._reading.begun):
-            self.write(TOO_LARGE if self._parser.is_too_large else answer)
+            self.answer_plainly(TOO_LARGE if self._parser.is_too_large else answer)
         self._discards = True
         self.close()
+
+    def answer_plainly(self, answer: bytes) -> None:
+        """Write the ``answer`` to a message that is no request: one that is not HTTP as it should be, or was not sent in time."""
+        self.write(answer)
 
     def _idle(self) -> None:
         """No request is being answered: set the time for the next request, or for the rest of its head."""
@@ -396,7 +402,7 @@ class InboundConnection(asyncio.Protocol):
             transport.close()  # a request that was not sent whole, or is answered already, gets no error
             return
         if parser.in_message and self._answering is None:
-            self.write(TIMED_OUT)
+            self.answer_plainly(TIMED_OUT)
         self.close()
 
 

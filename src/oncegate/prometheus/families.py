@@ -51,6 +51,7 @@ COUNTERS: Final = {
     "readers_dropped": CounterFamily("Connections closed because too much waited for slow readers."),
     # of the gateway alone
     "logins_refused": CounterFamily("Requests with a wrong token for operators."),
+    "access_log_dropped": CounterFamily("Lines of the access log that could not be written."),
     "submissions": CounterFamily("Commands for a stream, by what came of them.", ("route", "outcome")),
     "worker_deaths": CounterFamily("Workers that ended unasked."),
     "attempts_lost": CounterFamily("Attempts and unwritten outcomes that died with a worker."),
