@@ -48,8 +48,9 @@ class LineWriter:
         """Lines; the descriptor to be written to from here on; ``None`` for the end."""
         self._lines: Batch = []
         self._taken = 0
-        """Bytes of all lines that were taken, for the loop to count, and the thread, below, what became of them."""
+        """Bytes of all lines that were taken; the loop's alone."""
         self._done = 0
+        """Of these, what waits no more; the thread's alone."""
         self._is_losing = False
         self._is_torn = False
         """The last write has left a line unfinished."""
