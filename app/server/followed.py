@@ -31,7 +31,7 @@ class FollowedConnection(InboundConnection):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
-        self.access_log: AccessLog = self.app.access_log  # type: ignore[union-attr]  # whoever has none is served by the other
+        self.access_log: AccessLog = self.app.access_log
 
     def head_is_complete(self, request: InboundRequest, ends: bool) -> None:
         """See `InboundConnection`."""

@@ -246,8 +246,8 @@ def _combined(members: dict[str, Any], at: float, scope: Mapping[str, Any]) -> b
         elif name == b"user-agent":
             agent = value.decode("latin-1")
     sent = f'"{_escaped(request)}" {members["status"]} {members["bytes_out"] or "-"}'
-    told = f'"{_cut(_escaped(referrer), _LONGEST_TEXT)}" "{_cut(_escaped(agent), _LONGEST_TEXT)}"'
-    head = f"{members['client'] or '-'} - - [{_common_second(int(at))}] {sent} {told}"
+    from_whom = f'"{_cut(_escaped(referrer), _LONGEST_TEXT)}" "{_cut(_escaped(agent), _LONGEST_TEXT)}"'
+    head = f"{members['client'] or '-'} - - [{_common_second(int(at))}] {sent} {from_whom}"
     rest = [f"{name}={_escaped(str(members[name]))}" for name in _BEHIND if members[name] is not None]
     return f"{head} {' '.join(rest)}\n".encode("ascii", "backslashreplace")
 

@@ -54,6 +54,10 @@ def problem_schema(slugs: list[str]) -> Description:
             "error": error_schema(slugs),
             "idempotency_key": {"type": "string"},
             "record": {"type": "string", "description": "An id that the logs carry too"},
+            "request_id": {
+                "type": "string",
+                "description": "The id of this request, as in X-Request-Id and in the logs",
+            },
             "original_result": {"type": "object", "description": "With code duplicate: the result that is there"},
             "expected": {"description": "With another version than expected: the one that was expected"},
             "current": {"type": "integer", "description": "With the same: the one that there is"},

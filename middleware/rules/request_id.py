@@ -38,7 +38,7 @@ if hasattr(os, "register_at_fork"):  # Windows has none, and never forks
 
 def made() -> str:
     """An id that no other request has."""
-    return f"{_process()}-{next(_numbers):x}"
+    return f"{_process()}-{next(_numbers):08x}"
 
 
 def request_id(scope: MutableMapping[str, Any], unshown: Collection[bytes]) -> str:

@@ -100,8 +100,10 @@ async def test_no_line_has_a_key_a_credential_a_body_or_a_query(
     answers = []
     for _ in range(2):
         key = fresh_key()
-        said = ANSWER_MARK.encode() + b"yes"
-        ledger.answer(key, Reply(body=said, headers=(("set-cookie", f"{COOKIE_MARK}new=1"), ("x-secret", ANSWER_MARK))))
+        answer = ANSWER_MARK.encode() + b"yes"
+        ledger.answer(
+            key, Reply(body=answer, headers=(("set-cookie", f"{COOKIE_MARK}new=1"), ("x-secret", ANSWER_MARK)))
+        )
         bodies = [BODY_MARK + b"one", BODY_MARK + b"one", BODY_MARK + b"other"]
         answers += [await caller.post(gateway, key, f"/payments{query}", body=body, headers=headers) for body in bodies]
     # The id is the key, its alias, a token, a cookie, a tenant; and ids that would end a line.
