@@ -24,7 +24,7 @@ from oncegate.app.telemetry.metrics import Metrics
 from oncegate.app.upstream.forward import Forwarder
 from oncegate.cache.open import open_cache
 from oncegate.cache.store import Cache
-from oncegate.middleware.admission.observe import Observation, Observe
+from oncegate.middleware.admission.observe import Observation
 from oncegate.middleware.http.asgi import App
 from oncegate.middleware.http.door import Observing
 from oncegate.middleware.http.enter import Bypass
@@ -247,18 +247,19 @@ def _gauges(settings: GatewaySettings, cache: Cache) -> dict[str, Callable[[], f
     return gauges
 
 
-def _all(counted: Observe, logged: Observing | None, followed: Observing | None) -> Observing:
+def _all(first: Observing, *others: Observing | None) -> Observing:
+    """Those that there are, as one."""
+    for other in others:
+        first = first if other is None else _both(first, other)
+    return first
+
+
+def _both(first: Observing, second: Observing) -> Observing:
     def observe(observation: Observation, request: KeyedRequest | Bypass) -> None:
-        counted(observation)
-        if logged is not None:
-            logged(observation, request)
+        first(observation, request)
+        second(observation, request)
 
-    def observe_all(observation: Observation, request: KeyedRequest | Bypass) -> None:
-        if followed is not None:
-            followed(observation, request)
-        observe(observation, request)
-
-    return observe if followed is None else observe_all
+    return observe
 
 
 def _access_log(settings: GatewaySettings, policies: Policies, metrics: Metrics) -> AccessLog | None:

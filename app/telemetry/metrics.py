@@ -146,7 +146,7 @@ class Metrics(Watch):
 
     # -- counting -----------------------------------------------------------------------------------------------------
 
-    def observed(self, observation: Observation) -> None:
+    def observed(self, observation: Observation, _request: object = None) -> None:
         """Count one answered request."""
         route, method = observation.route, observation.method
         column = self._requests.get((route, method, observation.decision))

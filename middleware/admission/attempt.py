@@ -110,8 +110,11 @@ class Attempt:
     def adopt(self, claim: Claim) -> None:
         """A claim was won after all, while its command ran without a record (``fail_open``): record it from here on."""
         self.number = claim.record.attempt
-        text = "record %s: the cache answered late; the attempt is recorded from here on"
-        log.info(text, self.named, extra=self.lease.ids())
+        log.info(
+            "record %s: the cache answered late; the attempt is recorded from here on",
+            self.named,
+            extra=self.lease.ids(),
+        )
         self.lease.adopt(self.number)
         if self.settled:
             if self.outcome is not None:
@@ -221,8 +224,12 @@ class Attempt:
             self._refuse()
 
     def _refuse(self) -> None:
-        text = "record %s: attempt %d was taken over or resolved; its outcome is not recorded"
-        log.error(text, self.named, self.number, extra=self.lease.ids())
+        log.error(
+            "record %s: attempt %d was taken over or resolved; its outcome is not recorded",
+            self.named,
+            self.number,
+            extra=self.lease.ids(),
+        )
         # No later request can learn of it, so waiters don't either: they go by the record.
         self.outcome = None
         self.refused = True

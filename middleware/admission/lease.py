@@ -194,8 +194,7 @@ class Lease:
         if self._is_ended:
             return
         if self._is_lost:
-            text = "record %s: attempt %d lost its lease and runs on"
-            log.warning(text, self.named, self.number, extra=self.ids())
+            log.warning("record %s: attempt %d lost its lease and runs on", self.named, self.number, extra=self.ids())
             notify(self._shared.watch.lease_lost, self._policy.route)
         self._schedule()
 

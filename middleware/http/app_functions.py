@@ -46,8 +46,11 @@ def named_caller(caller: Caller, scope: Any, policy: Policy) -> list[bytes]:
     if text is None:
         if inspect.iscoroutine(name):
             name.close()
-        text = "caller gave a %s: give a str, an int, a UUID or None"
-        log.error(text, type(name).__qualname__, extra=ids(scope, policy.unshown))
+        log.error(
+            "caller gave a %s: give a str, an int, a UUID or None",
+            type(name).__qualname__,
+            extra=ids(scope, policy.unshown),
+        )
         raise CallerFailed(_FAILED)
     parts = caller_scope(text)
     if parts is None:
@@ -84,8 +87,9 @@ def redacted(
     except ENDS_PROCESS:
         raise
     except BaseException as error:  # noqa: BLE001 - a user's code; the app has done its work, and that must stay known
-        text = "record %s: nothing of its response is kept: redact raised %s"
-        log.error(text, record, kind_and_place(error), extra=about())
+        log.error(
+            "record %s: nothing of its response is kept: redact raised %s", record, kind_and_place(error), extra=about()
+        )
         return None
 
 

@@ -182,8 +182,9 @@ class AppRun(Capture):
         """The app raised after its last byte: logged, with what became of the outcome. Returns what it is to be settled by."""
         kind, record, about = type(failure).__qualname__, self.attempt.named, self.attempt.lease.ids()
         if not self._late:
-            text = "record %s: the app raised %s after its last byte: what was recorded stays"
-            log.error(text, record, kind, extra=about)
+            log.error(
+                "record %s: the app raised %s after its last byte: what was recorded stays", record, kind, extra=about
+            )
             return failure
         log.error("record %s: the app raised %s after its last byte: its outcome is unknown", record, kind, extra=about)
         self.whole = False  # it is not shown any more

@@ -189,8 +189,7 @@ class AsgiDriver:
     async def _step_aside(self) -> BaseException | None:
         """Call the app as if nothing were around it; what it raised, where it can't be taken for an error of ours."""
         exchange = self._exchange
-        text = "record %s: enforced by a middleware around this one already"
-        log.debug(text, exchange.record, extra=exchange.ids())
+        log.debug("record %s: enforced by a middleware around this one already", exchange.record, extra=exchange.ids())
         if self._held:
             self._let_go()
         again = BodyAgain(self._body, self._receive)
@@ -271,8 +270,7 @@ class AsgiDriver:
                         break
                     await run.news()
         except (OSError, TimeoutError):
-            text = "record %s: the client left before the end of its response"
-            log.info(text, exchange.record, extra=exchange.ids())
+            log.info("record %s: the client left before the end of its response", exchange.record, extra=exchange.ids())
             return None
         finally:
             if run.slow:

@@ -238,15 +238,17 @@ class Exchange(KeyedRequest):
         else:  # its failure, kept and raised again
             self.raised = error
             if client_gone:  # the server has no client left to answer
-                text = "record %s: the app raised after its client had left"
-                log.error(text, self.record, exc_info=error, extra=self.ids())
+                log.error(
+                    "record %s: the app raised after its client had left", self.record, exc_info=error, extra=self.ids()
+                )
             kept, note = responses.stored_exception(), f"raised {type(error).__qualname__}"
         self._settle(state, kept, then, note)
 
     def _on_unknown(self, error: OutcomeUnknown, note: str) -> None:
         if isinstance(error, GatewayFailed):
-            text = "record %s: a request failed, its outcome is unknown"
-            log.error(text, self.record, exc_info=error, extra=self.ids())
+            log.error(
+                "record %s: a request failed, its outcome is unknown", self.record, exc_info=error, extra=self.ids()
+            )
             self._problem = "gateway-failed", "", None
         else:
             log.warning("record %s: the outcome is unknown: %s", self.record, note, extra=self.ids())

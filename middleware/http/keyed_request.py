@@ -222,8 +222,11 @@ class KeyedRequest:
         """The answer to a request that is not to run."""
         record, decision = verdict.record, verdict.decision
         if verdict.mismatch:
-            text = "record %s: another payload under a used key; answered by on_mismatch = warn"
-            log.warning(text, self.record, extra=self.ids())
+            log.warning(
+                "record %s: another payload under a used key; answered by on_mismatch = warn",
+                self.record,
+                extra=self.ids(),
+            )
         if decision is _REPLAY and record.response is not None:
             self._accepted = record.submission and record.state is State.SUCCEEDED
             answer = responses.replay(

@@ -43,7 +43,7 @@ def problem_schema(slugs: list[str]) -> Description:
     return {
         "type": "object",
         "description": "A problem (RFC 9457)",
-        "required": ["type", "title", "status", "detail", "code", "retryable", "error"],
+        "required": ["type", "title", "status", "detail", "code", "retryable", "error", "request_id"],
         "properties": {
             "type": {"type": "string", "format": "uri-reference", "description": "Where this problem is explained"},
             "title": {"type": "string"},

@@ -1,6 +1,6 @@
 """The access log of real processes: a whole line for each request, also at a stop; and in no line, nor in the log, a secret.
 
-Rules of docs/contract.md: R6.9, R11.30, R11.32.
+Rules of docs/contract.md: R4.37, R6.9, R11.30, R11.31, R11.32.
 """
 
 import asyncio

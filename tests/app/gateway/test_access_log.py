@@ -1,6 +1,6 @@
 """The access log: a line for each request, with what became of it; and the id that it goes by, up and back.
 
-Rules of docs/contract.md: R3.27, R11.30, R11.31, R11.32.
+Rules of docs/contract.md: R3.27, R3.28, R4.37, R11.30, R11.31.
 """
 
 import asyncio
