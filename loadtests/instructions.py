@@ -39,8 +39,10 @@ MODES = {
     "gateway": ("GET that passes", "POST without a key", "first request", "replay"),
     "app": ("no key", "first request", "replay"),
 }
-OPTIONS = ("secret", "jwt", "encryption")
-"""What a gateway may be asked to do besides; ``jwt``: its callers are known by a token's claims, of an elliptic key."""
+OPTIONS = ("secret", "jwt", "encryption", "access_log")
+"""What a gateway may be asked to do besides; ``jwt``: its callers are known by a token's claims, of an elliptic key; ``access_log``:
+in JSON, to a file.
+"""
 CREDENTIAL = "0123456789abcdef"
 
 
@@ -208,6 +210,8 @@ def given(option: str, folder: Path) -> tuple[dict[str, str], str]:
     if option == "encryption":
         key = base64.b64encode(os.urandom(32)).decode()
         return {"ONCEGATE_ENCRYPTION_KEYS": orjson.dumps([f"bench:{key}"]).decode()}, CREDENTIAL
+    if option == "access_log":
+        return {"ONCEGATE_ACCESS_LOG": "json", "ONCEGATE_ACCESS_LOG_FILE": str(folder / "access.log")}, CREDENTIAL
     if option == "jwt":
         from testing.issuer import AUDIENCE, ISSUER, Issuer  # PyJWT and cryptography, which nothing else here needs
 
