@@ -40,9 +40,8 @@ MODES = {
     "app": ("no key", "first request", "replay"),
 }
 OPTIONS = ("secret", "jwt", "encryption", "access_log")
-"""What a gateway may be asked to do besides; ``jwt``: its callers are known by a token's claims, of an elliptic key; ``access_log``:
-in JSON, to a file.
-"""
+"""What a gateway may be asked to do besides; ``jwt``: its callers are known by a token's claims, of an elliptic key;
+``access_log``: a line in JSON for each request, into a file."""
 CREDENTIAL = "0123456789abcdef"
 
 
