@@ -59,6 +59,20 @@ async def test_several_workers_write_a_whole_line_for_each_request(
     assert len({line["record"] for line in lines if line["record"]}) == 2 * number + 1
 
 
+async def test_what_a_stop_does_not_wait_for_any_longer_has_a_line(
+    tmp_path: Path, ledger: Ledger, start: Start, caller: Caller
+) -> None:
+    path = tmp_path / "access.log"
+    gateway = start(ledger.url, access_log="json", access_log_file=str(path), shutdown_timeout=0.5).ready()
+    async with caller.held(ledger, gateway, fresh_key(), "/held") as (under_way, _):
+        gateway.terminate()
+        with pytest.raises(httpx.TransportError):
+            await under_way
+        assert await asyncio.to_thread(gateway.exit_code) == 0
+    line = lines_of(path)[-1]
+    assert (line["path"], line["status"], line["ended"]) == ("/held", 499, "client-left")
+
+
 def test_without_a_file_it_is_on_standard_output(ledger: Ledger) -> None:
     options = {"ONCEGATE_ACCESS_LOG": "json", "ONCEGATE_LOG_FORMAT": "text"}
     with forked("serve", "--upstream", ledger.url, "--port", "0", **options) as running:
