@@ -17,7 +17,7 @@ from oncegate.app.server.request import InboundRequest
 from oncegate.app.telemetry.access_log import BROKEN_OFF, CLIENT_LEFT, LINE, WHOLE, AccessLog, Line
 from oncegate.cache.fields import BODILESS
 from oncegate.middleware.http.asgi import Message
-from oncegate.middleware.rules.request_id import HEADER, request_id
+from oncegate.middleware.rules.request_id import HEADER, REQUEST_ID, TRACEPARENT, made, request_id
 
 
 class FollowedConnection(InboundConnection):
@@ -71,18 +71,22 @@ class FollowedConnection(InboundConnection):
 class FollowedRequest(InboundRequest):
     """``usual``, the request as it was read, with an id and a line."""
 
-    __slots__ = ("_access_log", "_id", "line")
+    __slots__ = ("_access_log", "_id", "line", "request_id")
 
     def __init__(self, connection: FollowedConnection, usual: InboundRequest) -> None:
         scope, fields = usual.scope, usual.fields
         super().__init__(connection, scope, fields, usual.keep_alive, usual.expects_go_ahead, usual.upgrades)
         self._access_log = connection.access_log
         self.line = scope[LINE] = Line()
-        chosen = request_id(scope, connection.access_log.unshown)
-        self._id = chosen.encode("ascii")
-        if fields.get(HEADER) != self._id:
+        came = fields.get(HEADER)
+        if came is None:  # as a rule
+            self.request_id = scope[REQUEST_ID] = made()
+        else:
+            self.request_id = request_id(scope, connection.access_log.unshown)
+        self._id = self.request_id.encode("ascii")
+        if came != self._id:
             headers = scope["headers"]
-            if HEADER in fields:  # what came is not well-formed
+            if came is not None:  # it is not well-formed, or a secret
                 headers[:] = [field for field in headers if field[0] != HEADER]
             headers.append((HEADER, self._id))
             fields[HEADER] = self._id
@@ -140,4 +144,4 @@ class FollowedRequest(InboundRequest):
 
     def _end(self) -> None:
         ended = WHOLE if self._complete else CLIENT_LEFT if self.gone else BROKEN_OFF
-        self._access_log.end(self.line, self.scope, self._id.decode("ascii"), ended)
+        self._access_log.end(self.line, self.scope, self.request_id, traced=TRACEPARENT in self.fields, ended=ended)

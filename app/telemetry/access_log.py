@@ -129,8 +129,8 @@ class AccessLog:
         self._ops_port = ops_port
         self._methods = methods
 
-    def end(self, line: Line, scope: dict[str, Any], request_id: str, ended: str) -> None:
-        """A request is over, as ``ended`` says: write its line. Later calls do nothing."""
+    def end(self, line: Line, scope: dict[str, Any], request_id: str, *, traced: bool, ended: str) -> None:
+        """A request is over, as ``ended`` says: write its line. ``traced``: it may name a trace. Later calls do nothing."""
         if line.is_written:
             return
         line.is_written = True
@@ -160,7 +160,7 @@ class AccessLog:
             "cache_ms": _ms(at_cache),
             "upstream_ms": None if decision == OPERATIONS else _ms(at_upstream),
             "request_id": request_id,
-            "trace_id": trace_id(scope) or None,
+            "trace_id": (trace_id(scope) or None) if traced else None,
             "ended": ended,
         }
         self.lines.write(self._written_as(members, line.at, scope))
@@ -210,16 +210,18 @@ _MEMBERS: Final = (
 
 
 def _ms(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds * 1000, 3)
+    return None if seconds is None else int(seconds * 1_000_000) / 1000  # `round` takes four times as long
 
 
 def _instant(at: float) -> str:
-    return f"{_second(int(at))}.{int(at % 1 * 1000):03d}Z"
+    milliseconds = int(at * 1000)
+    second = milliseconds // 1000
+    return f"{_second(second)}{milliseconds - second * 1000:03d}Z"
 
 
 @lru_cache(maxsize=2)
 def _second(at: int) -> str:
-    return strftime("%Y-%m-%dT%H:%M:%S", gmtime(at))
+    return strftime("%Y-%m-%dT%H:%M:%S.", gmtime(at))
 
 
 @lru_cache(maxsize=2)

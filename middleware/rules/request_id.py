@@ -17,7 +17,7 @@ from oncegate.middleware.rules.added_headers import field
 REQUEST_ID: Final = "oncegate.request_id"
 """The place of a request's id in its ASGI scope, once it has one."""
 HEADER: Final = field("X-Request-Id")
-_TRACEPARENT: Final = b"traceparent"
+TRACEPARENT: Final = b"traceparent"
 _NO_TRACE: Final = "0" * 32
 
 _is_well_formed: Final = re.compile(rb"[A-Za-z0-9._-]{1,128}").fullmatch
@@ -62,7 +62,7 @@ def request_id(scope: MutableMapping[str, Any], unshown: Collection[bytes]) -> s
 
 def trace_id(scope: MutableMapping[str, Any]) -> str:
     """The id of the trace that a request says it is part of (W3C Trace Context, ``traceparent``); empty where it says none."""
-    sent = _only(scope["headers"], _TRACEPARENT)
+    sent = _only(scope["headers"], TRACEPARENT)
     read = None if sent is None else _parent(sent)
     found = "" if read is None else read[1].decode("ascii")
     return "" if found == _NO_TRACE else found
