@@ -74,6 +74,7 @@ def create_gateway(
         trusted_proxies=settings.trusted_proxies,
         end_to_end=_read_headers(settings),
         via=settings.via,
+        unshown=policies.unshown,
     )
     submitter = _submitter(settings, cache, metrics)
     middleware = IdempotencyMiddleware(

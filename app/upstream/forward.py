@@ -29,6 +29,7 @@ from oncegate.middleware.admission.deadlines import Deadlines
 from oncegate.middleware.http.asgi import SCOPE_EXTENSION, AttemptView, Message, Receive, Scope, Send, respond
 from oncegate.middleware.outcome.errors import GatewayFailed, NotProcessed, OutcomeUnknown
 from oncegate.middleware.outcome.responses import Headers, date
+from oncegate.middleware.rules.request_id import ids
 
 log = logging.getLogger("oncegate.forward")
 
@@ -43,8 +44,9 @@ class Forwarder:
     the response's head, for requests that pass through (an enforced attempt's time limits are its owner's);
     ``keepalive`` for idle connections. ``ca_file``: a PEM file instead of the system's authorities. ``trusted_proxies``:
     addresses or networks whose ``X-Forwarded-*`` are believed. ``end_to_end``: request fields that ``Connection`` can't have
-    removed, besides the usual ones. ``via``: requests and responses that pass get a ``Via`` of ours. Raises `ValueError` for
-    a malformed URL or network, `OSError` for an unreadable CA file.
+    removed, besides the usual ones. ``via``: requests and responses that pass get a ``Via`` of ours. ``unshown``:
+    `oncegate.middleware.rules.policy.Policies.unshown`. Raises `ValueError` for a malformed URL or network, `OSError` for an
+    unreadable CA file.
     """
 
     def __init__(
@@ -59,7 +61,9 @@ class Forwarder:
         trusted_proxies: Sequence[str] = (),
         end_to_end: Collection[str] = (),
         via: bool = True,
+        unshown: frozenset[bytes] = frozenset(),
     ) -> None:
+        self._unshown = unshown
         self.upstream = Upstream(
             upstream, connect_timeout=connect_timeout, keepalive=keepalive, ca_file=ca_file, max_idle=max_idle
         )
@@ -99,7 +103,7 @@ class Forwarder:
         timeout = None if view is not None else self._response_timeout
         outgoing = Outgoing(connection, receive, timeout, self.watches(connection.loop))
         begin = partial(outgoing.begin, request, head, first)
-        await self._finish(connection, outgoing, begin, send, scope["method"], view)
+        await self._finish(connection, outgoing, begin, send, scope, view)
 
     def begin(self, scope: Scope, headers: Headers, body: bytes) -> UpstreamConnection | None:
         """Sends a request whose body is whole, with ``headers``, over an idle connection, without waiting.
@@ -130,7 +134,7 @@ class Forwarder:
         self,
         connection: UpstreamConnection,
         began: float,
-        method: str,
+        scope: Scope,
         receive: Receive,
         send: Send,
         view: AttemptView | None = None,
@@ -139,7 +143,7 @@ class Forwarder:
         connection.then = None
         timeout = None if view is not None else self._response_timeout
         outgoing = Outgoing(connection, receive, timeout, self.watches(connection.loop))
-        await self._finish(connection, outgoing, partial(outgoing.resume, began), send, method, view)
+        await self._finish(connection, outgoing, partial(outgoing.resume, began), send, scope, view)
 
     async def _finish(
         self,
@@ -147,7 +151,7 @@ class Forwarder:
         outgoing: Outgoing,
         begin: Callable[[], None],
         send: Send,
-        method: str,
+        scope: Scope,
         view: AttemptView | None,
     ) -> None:
         start: Message | None = None
@@ -161,7 +165,7 @@ class Forwarder:
                     raise
                 broken = reason
             if broken is not None:
-                connection = await self._send_again(connection, outgoing, broken, method, view)
+                connection = await self._send_again(connection, outgoing, broken, scope, view)
                 await connection.head()
             connection.whole = None  # as long as a response may last
             response = connection.response
@@ -196,12 +200,12 @@ class Forwarder:
         broken: UpstreamConnection,
         outgoing: Outgoing,
         reason: OutcomeUnknown,
-        method: str,
+        scope: Scope,
         view: AttemptView | None,
     ) -> UpstreamConnection:
         """Sends the request of a connection that broke unanswered over a new one, where that is safe; else raises ``reason``."""
         outgoing.stop()
-        whole = broken.whole
+        whole, method = broken.whole, scope["method"]
         broken.abort()
         if whole is None or view is not None or method not in IDEMPOTENT:  # under enforcement an attempt is sent once
             raise reason
@@ -209,7 +213,7 @@ class Forwarder:
             connection = await self.upstream.ready(new=True)
         except NotProcessed:
             raise reason from None  # the first one's outcome is unknown
-        log.info("%s: sent again on a new connection", reason)
+        log.info("%s: sent again on a new connection", reason, extra=ids(scope, self._unshown))
         outgoing.begin_again(connection, whole, is_head=method == "HEAD")
         return connection
 
