@@ -12,6 +12,7 @@ from typing import Any
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
+from oncegate.app.server.channel import UPGRADING, Channel
 from oncegate.app.server.connection import InboundConnection
 from oncegate.app.server.request import InboundRequest
 from oncegate.app.telemetry.access_log import BROKEN_OFF, CLIENT_LEFT, LINE, WHOLE, AccessLog, Line
@@ -78,6 +79,8 @@ class FollowedRequest(InboundRequest):
         super().__init__(connection, scope, fields, usual.keep_alive, usual.expects_go_ahead, usual.upgrades)
         self._access_log = connection.access_log
         self.line = scope[LINE] = Line()
+        if UPGRADING in scope:
+            scope[UPGRADING] = self
         came = fields.get(HEADER)
         if came is None:  # as a rule
             self.request_id = scope[REQUEST_ID] = made()
@@ -124,6 +127,13 @@ class FollowedRequest(InboundRequest):
             self._end()
         elif self.gone:
             self._end()
+
+    def switch(self) -> Channel | None:
+        """See `InboundRequest`. Its line comes now: what is said from here on is no answer of HTTP's."""
+        channel = super().switch()
+        if channel is not None:
+            self.line.status = 101
+        return channel
 
     def _framed_head(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> bytes:
         self.line.status = status

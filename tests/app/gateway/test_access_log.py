@@ -21,6 +21,7 @@ from testing.servers import free_port
 from testing.upstreams import OK, Peer, Upstream, answering, closing_after, hanging
 from testing.waiting import until
 from tests.app.fast_path import talking
+from tests.app.tunnelling import HANDSHAKE, SWITCHING
 
 INSTANT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 CREATED = b"HTTP/1.1 201 Created\r\ncontent-length: 7\r\nx-request-id: the-upstream-s\r\n\r\ncreated"
@@ -215,7 +216,7 @@ async def test_problems_of_what_passes_are_decisions(tmp_path: Path) -> None:
     async with followed(f"http://127.0.0.1:{free_port()}", tmp_path) as there:
         answer = await there.client.get("/")
         websocket = {"Upgrade": "websocket", "Connection": "Upgrade", "X-Request-Id": "w-1"}
-        refused = await there.client.get("/", headers=websocket)
+        refused = await there.client.post("/", headers=websocket)
         assert answer.json()["request_id"] == answer.headers["x-request-id"]
         assert refused.json()["request_id"] == "w-1"
         lines = await there.first(2)
@@ -223,6 +224,24 @@ async def test_problems_of_what_passes_are_decisions(tmp_path: Path) -> None:
             ("upstream-unreachable", 502),
             ("upgrade-unsupported", 501),
         ]
+
+
+async def test_a_tunnel_has_a_line_once_it_is_there(tmp_path: Path) -> None:
+    async def echoing(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(SWITCHING)
+        while data := await peer.reader.read(65536):
+            await peer.send(data)
+
+    async with Upstream(echoing) as upstream, followed(upstream.url, tmp_path) as there:
+        async with talking(there.client.base_url.port) as talk:
+            talk.writer.write(HANDSHAKE)
+            assert (await talk.reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101 ")
+            (line,) = await there.first(1)
+            assert (line["status"], line["ended"], line["decision"]) == (101, "whole", "pass")
+            talk.writer.write(b"hello")
+            assert await talk.reader.readexactly(5) == b"hello"
+        assert upstream.requests[0].value("x-request-id") == line["request_id"]
 
 
 async def test_what_the_gateway_answers_itself_is_an_operation(tmp_path: Path) -> None:
