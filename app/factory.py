@@ -8,6 +8,7 @@ from oncegate.app.gateway.fast_path import FastPath
 from oncegate.app.gateway.gateway import Gateway
 from oncegate.app.gateway.lasting import Lasting
 from oncegate.app.gateway.tunnel import Tunnels
+from oncegate.app.http1 import TrustedPeers
 from oncegate.app.operators.pages.bearer import Bearer
 from oncegate.app.operators.pages.operations import Operations
 from oncegate.app.operators.pages.policy import published
@@ -15,16 +16,24 @@ from oncegate.app.operators.readiness import Readiness
 from oncegate.app.operators.records import Records
 from oncegate.app.operators.reloading import Reload
 from oncegate.app.operators.write_probe import try_writing
+from oncegate.app.settings.access_log import Selection
 from oncegate.app.settings.admin_tokens import AdminToken, parse
 from oncegate.app.settings.certificates import ListenerTls, upstream_certificate
 from oncegate.app.settings.digest import settings_digest
 from oncegate.app.settings.gateway import GatewaySettings
+from oncegate.app.settings.sources import ConfigurationError
+from oncegate.app.telemetry.access_log import AccessLog
+from oncegate.app.telemetry.access_log import observed as access_log_observed
+from oncegate.app.telemetry.line_writer import LineWriter
 from oncegate.app.telemetry.metrics import Metrics
 from oncegate.app.upstream.forward import Forwarder
 from oncegate.cache.open import open_cache
 from oncegate.cache.store import Cache
-from oncegate.middleware.admission.observe import Observation, Observe
+from oncegate.middleware.admission.observe import Observation
 from oncegate.middleware.http.asgi import App
+from oncegate.middleware.http.door import Observing
+from oncegate.middleware.http.enter import Bypass
+from oncegate.middleware.http.keyed_request import KeyedRequest
 from oncegate.middleware.http.middleware import IdempotencyMiddleware
 from oncegate.middleware.rules.address_check import address_rules, check_addresses
 from oncegate.middleware.rules.policy import TOKEN_HEADER, Policies
@@ -40,7 +49,7 @@ CONNECT_TIMEOUT = 5.0
 def create_gateway(
     settings: GatewaySettings,
     *,
-    observe: Observe | None = None,
+    observe: Observing | None = None,
     admin_token: str | None = None,
     before: Gateway | None = None,
     reload: Reload | None = None,
@@ -71,6 +80,7 @@ def create_gateway(
         trusted_proxies=settings.trusted_proxies,
         end_to_end=_read_headers(settings),
         via=settings.via,
+        unshown=policies.unshown,
     )
     submitter = _submitter(settings, cache, metrics)
     middleware = IdempotencyMiddleware(
@@ -91,17 +101,18 @@ def create_gateway(
         cors=cors,
         jwt=settings.jwt,
         date_header=True,  # uvicorn's own is off, so that forwarded responses keep the upstream's
-        observe=_both(metrics.observed, observe),
         watch=metrics,
     )
 
     door = middleware.door
     if before is None:
         readiness = Readiness(probe=forwarder.probe, cache=cache, write=write)
-        lasting = Lasting(cache, metrics, middleware, readiness, forwarder, tls)
+        access_log = _access_log(settings, metrics)
+        lasting = Lasting(cache, metrics, middleware, readiness, forwarder, tls, access_log)
     else:
         lasting, readiness = before.lasting, before.lasting.readiness
         lasting.go_on_in(middleware)
+    door.observe = _all(metrics.observed, observe, None if lasting.access_log is None else access_log_observed)
     known = [*map(parse, settings.admin_tokens), *([AdminToken.of("", admin_token)] if admin_token else [])]
     operators = Bearer(known, metrics.login_refused) if known else None
     tokens = door.tokens
@@ -136,6 +147,7 @@ def create_gateway(
             count=metrics.tunnels_changed,
         ),
         cors=cors,
+        unshown=policies.unshown,
     )
     if before is None:
         gateway.install()
@@ -154,6 +166,15 @@ def _install(
     if (tls := lasting.tls) is not None:
         gauges["tls_cert_ends_timestamp_seconds"] = lambda: tls.ends
     lasting.metrics.serve(settings_digest(settings), *_labels(policies), gauges, _shares(policies))
+    if lasting.access_log is not None:
+        lasting.access_log.follow(
+            selection=Selection.of(settings.access_log_only) if settings.access_log_only else None,
+            trusted=TrustedPeers(settings.trusted_proxies),
+            prefix=settings.prefix,
+            ops_port=settings.ops_port,
+            methods=policies.methods,
+            unshown=policies.unshown,
+        )
     door = lasting.middleware.door
     in_flight = door.admissions.in_flight
     in_flight.limit(settings.max_in_flight, settings.max_in_flight_per_caller, settings.new_keys_per_caller)
@@ -294,15 +315,28 @@ def _gauges(settings: GatewaySettings, cache: Cache) -> dict[str, Callable[[], f
     return gauges
 
 
-def _both(first: Observe, second: Observe | None) -> Observe:
-    if second is None:
-        return first
+def _all(first: Observing, *others: Observing | None) -> Observing:
+    """Those that there are, as one."""
+    for other in others:
+        first = first if other is None else _both(first, other)
+    return first
 
-    def observe(observation: Observation) -> None:
-        first(observation)
-        second(observation)
+
+def _both(first: Observing, second: Observing) -> Observing:
+    def observe(observation: Observation, request: KeyedRequest | Bypass) -> None:
+        first(observation, request)
+        second(observation, request)
 
     return observe
+
+
+def _access_log(settings: GatewaySettings, metrics: Metrics) -> AccessLog | None:
+    if settings.access_log == "none":
+        return None
+    try:
+        return AccessLog(settings.access_log, LineWriter(settings.access_log_file, metrics.access_log_dropped))
+    except OSError as error:
+        raise ConfigurationError(f"access_log_file: can't be opened: {error.strerror}") from None
 
 
 def _read_headers(settings: GatewaySettings) -> set[str]:
@@ -310,6 +344,8 @@ def _read_headers(settings: GatewaySettings) -> set[str]:
     rules = [settings.idempotency, *(route.settings(settings.idempotency) for route in settings.routes)]
     names = {name for each in rules for name in (each.header, *each.aliases)}
     names |= {part.removeprefix("header:") for each in rules for part in each.scope_parts if part.startswith("header:")}
+    if settings.access_log != "none":  # by which each request is followed
+        names.add("X-Request-Id")
     return names if settings.jwt is None else names | {settings.jwt.header}
 
 

@@ -55,6 +55,8 @@ _SPECIAL: Final = (
     | (_AMBIGUOUS - {b"idempotency-key", b"idempotency-attempt"})
 )
 _LENGTH_DIGITS: Final = 18
+_MOST_HOPS_BYTES: Final = 1000
+"""Of a list of proxies, the last ones: each takes its time."""
 _NOTHING: Final[frozenset[bytes]] = frozenset()
 USUAL_OPTIONS: Final = {option: frozenset({option.lower()}) for option in (b"keep-alive", b"Keep-Alive", b"close")}
 _line_of: Final = b": ".join
@@ -120,6 +122,21 @@ class TrustedPeers:
         if any(octet in line for line in lines for octet in (_LF, _CR, _NUL)):
             raise RequestRefused(400, "the client's address holds a line break or a NUL")
         return lines
+
+    def client_of(self, peer: str, headers: Iterable[tuple[bytes, bytes]]) -> str:
+        """The address of the client behind ``peer``: of those that trusted proxies name, the last one that is none of theirs."""
+        if not self._networks or not self._is_inside(peer):
+            return peer
+        client = peer
+        named = [value for name, value in headers if name == b"x-forwarded-for"]
+        for hop in reversed(b",".join(named)[-_MOST_HOPS_BYTES:].decode("latin-1").split(",")):
+            try:
+                client = str(ipaddress.ip_address(hop.strip()))
+            except ValueError:
+                break
+            if not self._is_inside(client):
+                break
+        return client
 
     def _is_inside(self, host: str) -> bool:
         try:

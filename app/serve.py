@@ -45,7 +45,7 @@ from oncegate.app.settings.gateway import GatewaySettings, redact
 from oncegate.app.settings.sources import ConfigurationError, gateway_admin_token
 from oncegate.app.supervisor import notify
 from oncegate.app.telemetry import logs
-from oncegate.middleware.admission.observe import Observe
+from oncegate.middleware.http.door import Observing
 
 log = logging.getLogger("oncegate.serve")
 
@@ -61,7 +61,7 @@ LAST_WORDS_SECONDS = 1.0
 def serve(
     settings: GatewaySettings,
     *,
-    observe: Observe = logs.observed,
+    observe: Observing = logs.observed,
     announce: Callable[[str], None] | None = None,
     replace: bool = False,
     read: Read | None = None,
@@ -122,7 +122,7 @@ def server_config(gateway: Gateway | Running) -> uvicorn.Config:
     return uvicorn.Config(
         gateway,
         interface="asgi3",
-        http=InboundConnection,
+        http=connection_class(gateway),
         ws="none",
         lifespan="on",
         log_config=None,
@@ -132,6 +132,15 @@ def server_config(gateway: Gateway | Running) -> uvicorn.Config:
         proxy_headers=False,
         backlog=BACKLOG,
     )
+
+
+def connection_class(gateway: Gateway | Running) -> type[InboundConnection]:
+    """The protocol of clients' connections."""
+    if gateway.access_log is None:
+        return InboundConnection
+    from oncegate.app.server.followed import FollowedConnection  # where nothing is followed, it is not loaded
+
+    return FollowedConnection
 
 
 def _work(
@@ -161,7 +170,7 @@ def _work(
         balance.enter(index)
         unblock_signals()
     try:
-        server.run(sockets=list(listening.sockets))
+        _run(server, list(listening.sockets), running)
     except SystemExit:  # how uvicorn reports that it could not start
         if replacement.is_first_refusal():  # workers are refused for the same reason: one line, not one per worker
             _refused(running.gateway.refusal or "could not start")
@@ -170,6 +179,14 @@ def _work(
         settings = running.settings
         return _refused(f"can't listen on {settings.host}:{settings.port}: {error.strerror or error}")
     return 0
+
+
+def _run(server: uvicorn.Server, sockets: list[socket.socket], running: Running) -> None:
+    try:
+        server.run(sockets=sockets)
+    finally:
+        if running.access_log is not None:
+            running.access_log.lines.close()  # what the end has broken off has lines, too
 
 
 def _spare_the_collector() -> None:
@@ -200,6 +217,7 @@ class _Server(uvicorn.Server):
         replacement: Replacement | None = None,
     ) -> None:
         super().__init__(config)
+        self._connection_class = connection_class(running)
         self._balance = balance
         self._replacement = replacement
         self._running = running
@@ -282,7 +300,7 @@ class _Server(uvicorn.Server):
         _spare_the_collector()
 
     def _connection(self) -> asyncio.Protocol:
-        connection = InboundConnection(self.config, self.server_state, self.lifespan.state)
+        connection = self._connection_class(self.config, self.server_state, self.lifespan.state)
         if self._balance is not None and self._acceptor is not None:
             connection.on_lost = self._acceptor.publish  # what is held no more must not count in the others' parts
         return connection

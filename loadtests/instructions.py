@@ -39,9 +39,9 @@ MODES = {
     "gateway": ("GET that passes", "POST without a key", "first request", "replay"),
     "app": ("no key", "first request", "replay"),
 }
-OPTIONS = ("secret", "jwt", "encryption", "shadow")
+OPTIONS = ("secret", "jwt", "encryption", "shadow", "access_log")
 """What a gateway may be asked to do besides; ``jwt``: its callers are known by a token's claims, of an elliptic key; ``shadow``:
-it enforces nothing, and observes all."""
+it enforces nothing, and observes all; ``access_log``: a line in JSON for each request, into a file."""
 CREDENTIAL = "0123456789abcdef"
 
 
@@ -211,6 +211,8 @@ def given(option: str, folder: Path) -> tuple[dict[str, str], str]:
     if option == "encryption":
         key = base64.b64encode(os.urandom(32)).decode()
         return {"ONCEGATE_ENCRYPTION_KEYS": orjson.dumps([f"bench:{key}"]).decode()}, CREDENTIAL
+    if option == "access_log":
+        return {"ONCEGATE_ACCESS_LOG": "json", "ONCEGATE_ACCESS_LOG_FILE": str(folder / "access.log")}, CREDENTIAL
     if option == "jwt":
         from testing.issuer import AUDIENCE, ISSUER, Issuer  # PyJWT and cryptography, which nothing else here needs
 

@@ -84,6 +84,9 @@ def normal(transcript: str) -> str:
     transcript = re.sub(r"\bttl=\d+", "ttl=(seconds)", transcript)
     transcript = re.sub(r"(?m)^(oncegate\.audit: .*) by [^ @]+@[^ :]+", r"\1 by (user@host)", transcript)
     transcript = re.sub(r"\b\d{13}-\d+\b", "(a position)", transcript)
+    transcript = re.sub(r"\b[0-9a-f]{12}-[0-9a-f]{8}\b", "(a request)", transcript)
+    transcript = re.sub(r'"time":"\d{4}[^"]*Z"', '"time":"(a time)"', transcript)
+    transcript = re.sub(r'((?:cache_|upstream_)?ms":)[\d.]+', r"\1(some)", transcript)
     transcript = re.sub(r"after \d+ milliseconds with \d+", "after (some) milliseconds with", transcript)
     return re.sub(r'"completed_at":"[^"]*"', '"completed_at":"(a time)"', transcript).strip()
 

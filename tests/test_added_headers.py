@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from oncegate import EXPOSED_HEADERS, IdempotencySettings
 from oncegate.app.operators import records
 from oncegate.middleware.rules.added_headers import ADDED_HEADERS, AddedHeader, field
-from oncegate.middleware.rules.policy import compile_policy
+from oncegate.middleware.rules.policy import OF_THE_MOMENT, compile_policy
 from tests.app.described import DESCRIPTION
 
 CONTRACT = (Path(__file__).parent.parent / "docs" / "contract.md").read_text("utf-8")
@@ -23,7 +23,7 @@ def test_an_added_header_is_known_wherever_it_matters(header: AddedHeader) -> No
     assert header.name.replace("-", "") in DESCRIPTION["components"]["headers"]
     assert f"`{header.name}" in CONTRACT
     assert (name in POLICY.own_headers) is header.is_ours, "an upstream's own is dropped"
-    assert (name in POLICY.unstored) is header.is_ours
+    assert (name in POLICY.unstored) is (header.is_ours or name in OF_THE_MOMENT)
     assert (name.decode() in records._NOT_KEPT) is header.is_on_replays
     refusal = pytest.raises(ValidationError, match="can't carry the key")
     with nullcontext() if header.name == "Idempotency-Key" else refusal:

@@ -72,7 +72,7 @@ class _View:
     def upstream(self, line: str) -> None:
         self._console.print(Text(f"  payments service   {line}", "dim"))
 
-    def decision(self, seen: Observation) -> None:
+    def decision(self, seen: Observation, _: object) -> None:
         meaning = _MEANING.get(seen.decision, "refused")
         if seen.decision == "first":
             meaning += f" (attempt {seen.attempt})"

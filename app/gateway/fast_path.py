@@ -137,7 +137,7 @@ class Passing:
         self._watches.drop(self._limit)
         connection.then = None
         send = request.send if self._bypass is None else self._bypass.send
-        self._answer_by(self._forwarder.resume(connection, self._began, request.scope["method"], request.receive, send))
+        self._answer_by(self._forwarder.resume(connection, self._began, request.scope, request.receive, send))
 
     def _answer_by(self, rest: Awaitable[None]) -> None:
         request = self._request
@@ -312,12 +312,12 @@ class CallbackDriver:
             return
         connection, forwarder = self._connection, self._forwarder
         connection.then = None
-        method: str = self._request.scope["method"]
+        sent = self._request.scope
 
         async def rest(_: Scope, receive: Receive, send: Send) -> None:
             view = AttemptView(attempt.number, attempt.record, attempt.lease.confirm)
             try:
-                await forwarder.resume(connection, 0.0, method, receive, send, view)
+                await forwarder.resume(connection, 0.0, sent, receive, send, view)
             except LeaseLost as error:  # no response was read; a retry meets the attempt that took over
                 raise NotProcessed(str(error)) from None
 

@@ -16,6 +16,7 @@ from oncegate.app.operators.pages.operations import Operations
 from oncegate.app.operators.readiness import Readiness
 from oncegate.app.server.head import requests_websocket
 from oncegate.app.server.request import InboundRequest
+from oncegate.app.telemetry.access_log import note_problem
 from oncegate.app.upstream.forward import IDEMPOTENT
 from oncegate.cache.errors import CacheError, CacheUnavailable
 from oncegate.middleware.http.asgi import App, Receive, Scope, Send, respond
@@ -23,6 +24,7 @@ from oncegate.middleware.http.cors import CrossOrigin
 from oncegate.middleware.outcome.errors import GatewayFailed, NoAnswerInTime, NotProcessed, OutcomeUnknown
 from oncegate.middleware.outcome.problems import KINDS, Answer, problem
 from oncegate.middleware.outcome.responses import date
+from oncegate.middleware.rules.request_id import ids, request_id
 from oncegate.middleware.tokens.verifier import Tokens
 
 log = logging.getLogger("oncegate.gateway")
@@ -57,9 +59,14 @@ class Gateway:
         tunnels: Tunnels | None = None,
         cors: CrossOrigin | None = None,
         ops_port: int = 0,
+        unshown: frozenset[bytes] = frozenset(),
     ) -> None:
         self.lasting = lasting
         self.install = install
+        self.access_log = lasting.access_log
+        """Gets a line for each request, where there is one; written from `start` on."""
+        self.unshown = unshown
+        """The headers whose values are nobody's request id, so that the log shows none of them."""
         self.unread = lasting.middleware.door.unread
         """The count of what waits for clients, kept by connections."""
         self.operations = operations
@@ -113,17 +120,17 @@ class Gateway:
         try:
             await work
         except NotProcessed as error:
-            log.warning("upstream-unreachable: %s", error)
+            log.warning("upstream-unreachable: %s", error, extra=ids(scope, self.unshown))
             await self._fail(scope, send, "upstream-unreachable")
         except NoAnswerInTime as error:
-            log.warning("upstream-timeout: %s", error)
+            log.warning("upstream-timeout: %s", error, extra=ids(scope, self.unshown))
             # Nobody keeps the result of what isn't enforced: only an idempotent method may simply be sent again.
             await self._fail(scope, send, "upstream-timeout", retryable=scope["method"] in IDEMPOTENT)
         except GatewayFailed as error:
-            log.error("a request failed", exc_info=error)
+            log.error("a request failed", exc_info=error, extra=ids(scope, self.unshown))
             await self._send(self.failure(scope), send)
         except OutcomeUnknown as error:
-            log.warning("upstream-failed: %s", error)
+            log.warning("upstream-failed: %s", error, extra=ids(scope, self.unshown))
             await self._fail(scope, send, "upstream-failed", retryable=scope["method"] in IDEMPOTENT)
 
     def failure(self, scope: Scope) -> Answer:
@@ -131,7 +138,9 @@ class Gateway:
         return self._problem(scope, "gateway-failed", retryable=scope["method"] in IDEMPOTENT)
 
     def _problem(self, scope: Scope, slug: str, *, retryable: bool | None = None) -> Answer:
-        answer = problem(slug, KINDS[slug].passing, docs_url=self._docs_url, retryable=retryable)
+        note_problem(scope, slug)
+        followed = request_id(scope, self.unshown)
+        answer = problem(slug, KINDS[slug].passing, docs_url=self._docs_url, request_id=followed, retryable=retryable)
         if self._cors is not None:
             answer.headers += self._cors.headers(scope["headers"])
         answer.headers.append(date())
@@ -181,6 +190,8 @@ class Gateway:
 
         Raises `StartRefused` where it can't hold the guarantees; starts all the same where it is away.
         """
+        if self.access_log is not None:
+            self.access_log.lines.start()
         if self.tokens is not None:
             self.tokens.source.refresh()
         try:
@@ -216,3 +227,5 @@ class Gateway:
             self._sampling.cancel()
         await self.lasting.drain()
         await self.lasting.close()
+        if self.access_log is not None:
+            self.access_log.lines.close()

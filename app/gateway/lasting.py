@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from oncegate.app.operators.readiness import Readiness
 from oncegate.app.settings.certificates import ListenerTls
+from oncegate.app.telemetry.access_log import AccessLog
 from oncegate.app.telemetry.metrics import Metrics
 from oncegate.app.upstream.forward import Forwarder
 from oncegate.cache.store import Cache
@@ -26,6 +27,7 @@ class Lasting:
     readiness: Readiness
     forwarder: Forwarder
     tls: ListenerTls | None = None
+    access_log: AccessLog | None = None
     tokens: Tokens | None = None
     drain_timeout: float = 0.0
 

@@ -19,6 +19,8 @@ AFTER_RESTART: Final = (
     "memory_limit",
     "namespace",
     "sample_records",
+    "access_log",
+    "access_log_file",
 )
 """Settings of what a process has had since its start: sockets, memory that workers share, the cache and what is there."""
 

@@ -23,8 +23,8 @@ from oncegate.app.settings.sources import ConfigurationError
 from oncegate.app.upstream.forward import Forwarder
 from oncegate.cache.errors import CacheError
 from oncegate.cache.store import KeepsSecretCheck
-from oncegate.middleware.admission.observe import Observe
 from oncegate.middleware.http.asgi import Receive, Scope, Send
+from oncegate.middleware.http.door import Observing
 from oncegate.middleware.rules.address_check import address_rules, moved_line, moved_rules
 from oncegate.middleware.rules.secret_check import is_under_another_secret, other_secret_line
 from oncegate.middleware.tokens.key_set import UnusableKeys
@@ -70,7 +70,7 @@ class Running:
         settings: GatewaySettings,
         *,
         admin_token: str | None = None,
-        observe: Observe | None = None,
+        observe: Observing | None = None,
         read: Read | None = None,
         parts: Sequence[Prepare] = (),
         tls: ListenerTls | None = None,
@@ -89,6 +89,9 @@ class Running:
         self.gateway = self._gateway(settings, None)
         self.served = Served(self.gateway)
         self.unread = self.gateway.unread
+        self.access_log = self.gateway.access_log
+        if self.access_log is not None:
+            self.parts.append(self.access_log.lines.prepare)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI 3, for the lifespan: connections look at ``served``."""

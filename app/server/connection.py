@@ -70,8 +70,8 @@ class InboundConnection(asyncio.Protocol):
     ) -> None:
         app = config.loaded_app
         served: Served | None = getattr(app, "served", None)
-        self._served = Served(app) if served is None else served
-        self.failure = self._served.failure
+        self.served = Served(app) if served is None else served
+        self.failure = self.served.failure
         """How the app of the request that is being answered does so where it failed itself."""
         self.loop = _loop or asyncio.get_running_loop()
         self.transport: asyncio.Transport = None  # type: ignore[assignment]  # uvicorn's server looks at it, too
@@ -325,7 +325,7 @@ class InboundConnection(asyncio.Protocol):
         if self.transport.is_closing():  # refused while its body was read, or gone
             request.leave()
             return
-        served = self._served
+        served = self.served
         self.failure, direct = served.failure, served.direct
         try:
             if direct is not None and not request.upgrades and request.is_whole and direct(request):
@@ -402,9 +402,13 @@ class InboundConnection(asyncio.Protocol):
                 self._pipelined.pop()  # its head was in order, its body isn't
             return
         if not (self._reading is not None and self._reading.begun):
-            self.write(TOO_LARGE if self._parser.is_too_large else answer)
+            self.answer_plainly(TOO_LARGE if self._parser.is_too_large else answer)
         self._discards = True
         self.close()
+
+    def answer_plainly(self, answer: bytes) -> None:
+        """Write the ``answer`` to a message that is no request: one that is not HTTP as it should be, or was not sent in time."""
+        self.write(answer)
 
     def _idle(self) -> None:
         """No request is being answered: set the time for the next request, or for the rest of its head."""
@@ -439,7 +443,7 @@ class InboundConnection(asyncio.Protocol):
             transport.close()  # a request that was not sent whole, or is answered already, gets no error
             return
         if parser.in_message and self._answering is None:
-            self.write(TIMED_OUT)
+            self.answer_plainly(TIMED_OUT)
         self.close()
 
 

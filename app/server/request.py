@@ -19,6 +19,7 @@ from oncegate.app.server.channel import Channel
 from oncegate.app.server.head import unquoted
 from oncegate.cache.fields import BODILESS
 from oncegate.middleware.http.asgi import Message, respond
+from oncegate.middleware.rules.request_id import ids
 
 if TYPE_CHECKING:
     from oncegate.app.server.connection import InboundConnection
@@ -49,7 +50,8 @@ _FAILED: Final = (
 class InboundRequest:
     """``upgrades``: it requests a WebSocket. ``fields`` are its header fields by name, the last one where a name comes twice.
 
-    ``begun``: something of the response may have been written; ``gone``: the client has left.
+    ``begun``: something of the response may have been written; ``gone``: the client has left. ``keep_alive``: the connection may
+    carry another request behind it; ``expects_go_ahead``: its client waits for a ``100 Continue``.
     """
 
     __slots__ = (
@@ -57,17 +59,17 @@ class InboundRequest:
         "_chunked",
         "_complete",
         "_connection",
-        "_expects_go_ahead",
         "_head",
         "_is_head",
-        "_keep_alive",
         "_left",
         "_more",
         "_news",
         "begun",
+        "expects_go_ahead",
         "fields",
         "gone",
         "is_whole",
+        "keep_alive",
         "loop",
         "scope",
         "task",
@@ -91,8 +93,8 @@ class InboundRequest:
         self.task: asyncio.Task[None] | None = None
         self.loop = connection.loop
         self._connection = connection
-        self._keep_alive = keep_alive
-        self._expects_go_ahead = expects_go_ahead
+        self.keep_alive = keep_alive
+        self.expects_go_ahead = expects_go_ahead
         self._is_head = scope["method"] == "HEAD"
         self.is_whole = False
         """Whether all of it has arrived, so that it can be answered without waiting for its client."""
@@ -124,7 +126,7 @@ class InboundRequest:
     def finish(self, error: Exception | None = None) -> None:
         """The answering task has ended, perhaps by an error. An unfinished response becomes an error if nothing was sent yet."""
         if error is not None:
-            log.error("a request failed", exc_info=error)
+            log.error("a request failed", exc_info=error, extra=ids(self.scope, self._connection.served.unshown))
         if not self._complete and not self.gone:
             self._break_off()
 
@@ -157,7 +159,7 @@ class InboundRequest:
     def feed_end(self) -> None:
         """The body is whole."""
         self._more = False
-        self.is_whole = not self._expects_go_ahead
+        self.is_whole = not self.expects_go_ahead
         if self._news is not None:
             self._news.set()
 
@@ -168,8 +170,8 @@ class InboundRequest:
 
     async def receive(self) -> Message:
         """ASGI ``receive``: the body, once, in as many pieces as needed; then waits until the client left or is answered."""
-        if self._expects_go_ahead and not self.begun:
-            self._expects_go_ahead = False
+        if self.expects_go_ahead and not self.begun:
+            self.expects_go_ahead = False
             self._connection.write(_GO_AHEAD)
         while not (self._body or self.gone or self._complete or self._more is False):
             self._connection.resume_reading()
@@ -232,7 +234,7 @@ class InboundRequest:
             elif not more:
                 self._complete = True
                 self._wake()
-                connection.answered(self._keep_alive)
+                connection.answered(self.keep_alive)
         elif kind == "http.response.start" and not self.begun:
             self._head = self._framed_head(message["status"], message.get("headers", ()))
             self.begun = True
@@ -266,7 +268,7 @@ class InboundRequest:
             self._complete = True
             if self._news is not None:
                 self._news.set()
-            connection.answered(self._keep_alive)
+            connection.answered(self.keep_alive)
         else:
             self.leave()
 
@@ -283,7 +285,7 @@ class InboundRequest:
         if b"connection" in fields or b"transfer-encoding" in fields:
             # Which coding the body gets is no business of the app's.
             lines = lines[:1] + [_line_of(field) for field in headers if field[0] not in _OF_THE_CONNECTION]
-            self._keep_alive = self._keep_alive and b"close" not in fields.get(b"connection", b"").lower()
+            self.keep_alive = self.keep_alive and b"close" not in fields.get(b"connection", b"").lower()
         if b"content-length" in fields:
             self._left = int(fields[b"content-length"])
         if self._is_head or status in BODILESS:
@@ -291,10 +293,10 @@ class InboundRequest:
         elif self._left < 0:
             self._frame_open_end(lines)
         is_last = self._connection.stopping and not self._connection.has_more
-        if is_last or (self._expects_go_ahead and self._more):
+        if is_last or (self.expects_go_ahead and self._more):
             # A client that got no ``100 Continue`` may send its body or the next request: there is no telling which.
-            self._keep_alive = False
-        if not self._keep_alive:
+            self.keep_alive = False
+        if not self.keep_alive:
             lines.append(b"connection: close")
         # A line break within a line would begin a field, or a response, that the app did not mean.
         content = b"".join(lines)
@@ -310,7 +312,7 @@ class InboundRequest:
             lines.append(b"transfer-encoding: chunked")
         else:
             # The end of the body is the connection's (RFC 9112 section 6.1); `ab` and old nginx ask in version 1.0.
-            self._keep_alive = False
+            self.keep_alive = False
 
     def _framed(self, body: bytes, more: bool) -> bytes:
         """A piece of body as it goes over the wire."""
@@ -338,7 +340,7 @@ class InboundRequest:
         if failure is None:
             return _FAILED
         answer = failure(self.scope)
-        self._keep_alive = False
+        self.keep_alive = False
         head = self._framed_head(answer.status, answer.headers)
         return head if self._is_head else head + answer.body
 

@@ -13,6 +13,7 @@ class Served:
 
     - ``direct`` takes a whole request that can be answered without a task. ``False``: nothing was done, call the app.
     - ``failure`` is how the app answers a request in which it failed itself; without it, that is a plain 500.
+    - ``unshown`` are the headers whose values are nobody's request id (`oncegate.middleware.rules.policy.Policies.unshown`).
     """
 
     def __init__(self, app: Any) -> None:
@@ -23,3 +24,4 @@ class Served:
         self.app: Callable[[Any, Any, Any], Coroutine[Any, Any, None]] = app
         self.direct: Callable[[InboundRequest], bool] | None = getattr(app, "direct", None)
         self.failure: Callable[[dict[str, Any]], Answer] | None = getattr(app, "failure", None)
+        self.unshown: frozenset[bytes] = getattr(app, "unshown", frozenset())

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from pydantic import ConfigDict, Field, StringConstraints, ValidationError, field_validator, model_validator
 
+from oncegate.app.settings.access_log import AccessLogFormat, Selection
 from oncegate.app.settings.admin_tokens import parse
 from oncegate.app.settings.cors import CorsSettings
 from oncegate.app.settings.upstream_url import UpstreamAddress, split_url
@@ -165,6 +166,19 @@ class GatewaySettings(StrictSettings):
     log_format: Literal["auto", "json", "text"] = Field(
         default="auto", description="auto: text on a terminal, JSON elsewhere"
     )
+    access_log: AccessLogFormat = Field(
+        default="none",
+        description="a line for each request: json, or combined, which other servers' tools read. Then each request has an id, "
+        "X-Request-Id, which goes to the upstream and back to the client",
+    )
+    access_log_file: str = Field(
+        default="", description="the file that the access log is appended to; without one it goes to standard output"
+    )
+    access_log_only: tuple[str, ...] = Field(
+        default=(),
+        description="which requests have a line: decisions, statuses and durations, one of which must hold; with ! in front "
+        'one that must not: ["4xx", "5xx", ">500ms", "!operations"]',
+    )
     idempotency: IdempotencySettings = Field(
         default_factory=IdempotencySettings, description="the rules for all routes"
     )
@@ -196,6 +210,12 @@ class GatewaySettings(StrictSettings):
                 raise ValueError('must be IP addresses or networks: ["10.0.0.0/8"]') from None
         return value
 
+    @field_validator("access_log_only")
+    @classmethod
+    def _selections(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        Selection.of(value)
+        return value
+
     @field_validator("admin_tokens")
     @classmethod
     def _tokens(cls, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -212,6 +232,8 @@ class GatewaySettings(StrictSettings):
             )
         if self.ops_port and self.ops_port == self.port:
             raise ValueError("ops_port: is the same as port; leave it out to have operations there")
+        if self.access_log == "none" and (self.access_log_file or self.access_log_only):
+            raise ValueError('access_log: is "none", and so nothing is written: set it to "json" or "combined"')
         self.digests()
         self._lease_outlives_time_outs("idempotency", self.idempotency)
         consumers: dict[str, str] = {}

@@ -1,16 +1,23 @@
 """Logs: one line per event on standard error, JSON for machines and text on a terminal.
 
+Lines about a request carry its id, and its trace's: `oncegate.middleware.rules.request_id`.
+
 Nothing secret gets here: what oncegate logs is built from settings without credentials, record ids, slugs and counts.
 """
 
 import asyncio
 import logging
 import sys
-from typing import Literal
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Literal
 
 from pythonjsonlogger.json import JsonFormatter
 
 from oncegate.middleware.admission.observe import SHADOW, Observation
+
+if TYPE_CHECKING:
+    from oncegate.middleware.http.enter import Bypass
+    from oncegate.middleware.http.keyed_request import KeyedRequest
 
 log = logging.getLogger("oncegate.request")
 
@@ -31,7 +38,7 @@ def configure(level: str, style: Literal["auto", "json", "text"] = "auto") -> No
     logging.getLogger("uvicorn.error").setLevel(max(logging.WARNING, root.level))
 
 
-def observed(observation: Observation) -> None:
+def observed(observation: Observation, request: "KeyedRequest | Bypass") -> None:
     """Log one enforced request. One that was observed has a line of its own (`oncegate.middleware.http.shadow`)."""
     level = logging.DEBUG if observation.decision in QUIET else logging.INFO
     if log.isEnabledFor(level) and observation.mode != SHADOW:
@@ -48,24 +55,34 @@ def observed(observation: Observation) -> None:
                 "route": observation.route,
                 "method": observation.method,
                 "seconds": round(observation.seconds, 6),
+                **request.ids(),
             },
         )
 
 
 def _json() -> logging.Formatter:
-    return JsonFormatter(
+    return _Json(
         "{asctime}{levelname}{name}{process}{message}",
         style="{",
-        datefmt="%Y-%m-%dT%H:%M:%S%z",
         rename_fields={"asctime": "time", "levelname": "level", "name": "logger"},
     )
+
+
+class _Json(JsonFormatter):
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: ARG002, N802 - logging's
+        return instant(record.created)
+
+
+def instant(seconds: float) -> str:
+    """Unix time as RFC 3339 has it, in UTC, with milliseconds."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
 
 
 class _Text(logging.Formatter):
     """A line for people: what happened, then what it carries."""
 
     def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S")
+        super().__init__("%(asctime)s.%(msecs)03d %(levelname)-7s %(message)s", "%H:%M:%S")
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         line = super().formatMessage(record)
@@ -73,7 +90,10 @@ class _Text(logging.Formatter):
         return line + "".join(f" {name}={value}" for name, value in carried)
 
 
-_CARRIED = ("upstream_status", "differs", "attempt", "record", "route", "method", "seconds")
+_CARRIED = (
+    *("upstream_status", "differs", "attempt", "record", "route", "method", "seconds"),
+    *("request_id", "trace_id"),
+)
 
 
 _EXPECTED = ("ASGI callable returned without completing response", "Application startup failed")

@@ -77,6 +77,7 @@ class Metrics(Watch):
         self._submissions: dict[tuple[str, str], int] = {}
         self._take(routes, submissions)
         self._refused_logins, self._configuration = columns.take(), columns.take()
+        self._lines_dropped = columns.take()
         self._reloads = {outcome: columns.take() for outcome in RELOADS}
         self._cache = {operation: Histogram(columns, HISTOGRAMS["cache"].bounds) for operation in OPERATIONS}
         self._cache_errors = {operation: columns.take() for operation in OPERATIONS}
@@ -177,7 +178,7 @@ class Metrics(Watch):
 
     # -- counting -----------------------------------------------------------------------------------------------------
 
-    def observed(self, observation: Observation) -> None:
+    def observed(self, observation: Observation, _request: object = None) -> None:
         """Count one answered request."""
         route, method, mode = observation.route, observation.method, observation.mode
         column = self._requests.get((route, method, observation.decision, mode))
@@ -237,6 +238,10 @@ class Metrics(Watch):
         """Count a request that brought a wrong token for operators."""
         self._row[self._refused_logins] += 1
 
+    def access_log_dropped(self, lines: int) -> None:
+        """Count ``lines`` of the access log that could not be written."""
+        self._row[self._lines_dropped] += lines
+
     def cache_answered(self, operation: str, seconds: float) -> None:
         """Count a cache's answer, and how long it took."""
         columns = self._cache[operation]  # `Histogram.add`, spelled out: each request comes here
@@ -284,6 +289,7 @@ class Metrics(Watch):
         yield self._counter("outcomes_refused", self._refused)
         yield self._counter("mismatches_warned", self._mismatched)
         yield self._counter("logins_refused", {(): self._refused_logins})
+        yield self._counter("access_log_dropped", {(): self._lines_dropped})
         yield self._counter("submissions", self._submissions)
         yield self._counter("cache_errors", self._cache_errors)
         yield self._histogram("upstream", self._upstream)

@@ -31,6 +31,7 @@ from oncegate.middleware.admission.deadlines import Deadlines
 from oncegate.middleware.http.asgi import OBSERVED, SCOPE_EXTENSION, AttemptView, Message, Receive, Scope, Send, respond
 from oncegate.middleware.outcome.errors import GatewayFailed, NotProcessed, OutcomeUnknown
 from oncegate.middleware.outcome.responses import Headers, date
+from oncegate.middleware.rules.request_id import ids
 
 log = logging.getLogger("oncegate.forward")
 
@@ -47,8 +48,9 @@ class Forwarder:
     ``keepalive`` for idle connections. ``ca_file``: a PEM file instead of the system's authorities. ``certificate``: what
     an https upstream is shown of us. ``trusted_proxies``: addresses or networks whose ``X-Forwarded-*`` are believed.
     ``end_to_end``: request fields that ``Connection`` can't have removed, besides the usual ones. ``via``: requests and
-    responses that pass get a ``Via`` of ours. Raises `ValueError` for a malformed URL or network, `OSError` for an unreadable
-    CA file, `ConfigurationError` for a certificate that can't be used.
+    responses that pass get a ``Via`` of ours. ``unshown``: `oncegate.middleware.rules.policy.Policies.unshown`. Raises
+    `ValueError` for a malformed URL or network, `OSError` for an unreadable CA file, `ConfigurationError` for a certificate that
+    can't be used.
     """
 
     def __init__(
@@ -64,7 +66,9 @@ class Forwarder:
         trusted_proxies: Sequence[str] = (),
         end_to_end: Collection[str] = (),
         via: bool = True,
+        unshown: frozenset[bytes] = frozenset(),
     ) -> None:
+        self._unshown = unshown
         self.upstream = Upstream(
             upstream,
             connect_timeout=connect_timeout,
@@ -109,7 +113,7 @@ class Forwarder:
         timeout = None if view is not None or OBSERVED in scope else self._response_timeout
         outgoing = Outgoing(connection, receive, timeout, self.watches(connection.loop))
         begin = partial(outgoing.begin, request, head, first)
-        await self._finish(connection, outgoing, begin, send, scope["method"], view)
+        await self._finish(connection, outgoing, begin, send, scope, view)
 
     async def upgrade(self, scope: Scope, receive: Receive, send: Send, join: Callable[[Switched], None]) -> None:
         """Forwards a request for a WebSocket, without a body. Where the upstream agrees, ``join`` is called, and nothing sent.
@@ -128,7 +132,7 @@ class Forwarder:
         AnswerToUpgrade(connection, scope, via=self._via, join=join)
         outgoing = Outgoing(connection, receive, self._response_timeout, self.watches(connection.loop))
         begin = partial(outgoing.begin_again, connection, (head, b""), is_head=False)
-        await self._finish(connection, outgoing, begin, send, scope["method"], None)
+        await self._finish(connection, outgoing, begin, send, scope, None)
         connection.error = None  # its traceback leads back to it, and a tunnel's connection lasts
 
     def begin(self, scope: Scope, headers: Headers, body: bytes) -> UpstreamConnection | None:
@@ -160,7 +164,7 @@ class Forwarder:
         self,
         connection: UpstreamConnection,
         began: float,
-        method: str,
+        scope: Scope,
         receive: Receive,
         send: Send,
         view: AttemptView | None = None,
@@ -169,7 +173,7 @@ class Forwarder:
         connection.then = None
         timeout = None if view is not None else self._response_timeout
         outgoing = Outgoing(connection, receive, timeout, self.watches(connection.loop))
-        await self._finish(connection, outgoing, partial(outgoing.resume, began), send, method, view)
+        await self._finish(connection, outgoing, partial(outgoing.resume, began), send, scope, view)
 
     async def _finish(
         self,
@@ -177,7 +181,7 @@ class Forwarder:
         outgoing: Outgoing,
         begin: Callable[[], None],
         send: Send,
-        method: str,
+        scope: Scope,
         view: AttemptView | None,
     ) -> None:
         start: Message | None = None
@@ -191,7 +195,7 @@ class Forwarder:
                     raise
                 broken = reason
             if broken is not None:
-                connection = await self._send_again(connection, outgoing, broken, method, view)
+                connection = await self._send_again(connection, outgoing, broken, scope, view)
                 await connection.head()
             connection.whole = None  # as long as a response may last
             response = connection.response
@@ -226,12 +230,12 @@ class Forwarder:
         broken: UpstreamConnection,
         outgoing: Outgoing,
         reason: OutcomeUnknown,
-        method: str,
+        scope: Scope,
         view: AttemptView | None,
     ) -> UpstreamConnection:
         """Sends the request of a connection that broke unanswered over a new one, where that is safe; else raises ``reason``."""
         outgoing.stop()
-        whole = broken.whole
+        whole, method = broken.whole, scope["method"]
         broken.abort()
         if whole is None or view is not None or method not in IDEMPOTENT:  # under enforcement an attempt is sent once
             raise reason
@@ -239,7 +243,7 @@ class Forwarder:
             connection = await self.upstream.ready(new=True)
         except NotProcessed:
             raise reason from None  # the first one's outcome is unknown
-        log.info("%s: sent again on a new connection", reason)
+        log.info("%s: sent again on a new connection", reason, extra=ids(scope, self._unshown))
         outgoing.begin_again(connection, whole, is_head=method == "HEAD")
         return connection
 

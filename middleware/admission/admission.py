@@ -194,10 +194,12 @@ class Admissions:
         """The record, if it is in the way; else ``None``, once a slot is free. Raises `Overloaded` or `TooManyKeys`."""
         in_flight, rotation = self.in_flight, request.rotation
         shared = in_flight.shared
+        sent = monotonic()
         if rotation is not None:
             found = await read_at_either(request, rotation, in_flight)
         else:
             found = await shared.timed("get", shared.cache.get(request.key))
+        request.at_cache += monotonic() - sent
         if found is not None and not request.may_take_over(found):
             return found
         timeout = timeout_of(shared.cache)
@@ -226,7 +228,7 @@ class Admissions:
             request.claiming = NO_CLAIM
             shared = self.in_flight.shared
             if shared.is_watched:
-                shared.answered("claim", answer, claiming.sent)
+                request.at_cache += shared.answered("claim", answer, claiming.sent)
             if isinstance(answer, Claim):
                 if answer.won:  # its slot is the attempt's from now on
                     in_flight, number = self.in_flight, answer.record.attempt

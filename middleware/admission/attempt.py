@@ -110,7 +110,11 @@ class Attempt:
     def adopt(self, claim: Claim) -> None:
         """A claim was won after all, while its command ran without a record (``fail_open``): record it from here on."""
         self.number = claim.record.attempt
-        log.info("record %s: the cache answered late; the attempt is recorded from here on", self.named)
+        log.info(
+            "record %s: the cache answered late; the attempt is recorded from here on",
+            self.named,
+            extra=self.lease.ids(),
+        )
         self.lease.adopt(self.number)
         if self.settled:
             if self.outcome is not None:
@@ -178,7 +182,7 @@ class Attempt:
         if shared.is_watched:
             shared.answered("release" if self.outcome is None else "complete", answer, self.settled_at)
         if isinstance(answer, Exception):  # a cache of one's own may raise anything: it is tried again
-            log.warning("record %s: the outcome is not recorded yet: %s", self.named, answer)
+            log.warning("record %s: the outcome is not recorded yet: %s", self.named, answer, extra=self.lease.ids())
             self._in_flight.keep_trying(self)
             # A connection that broke has answered at once: its next try may record it before anybody has seen it.
             left = self.settled_at + timeout_of(shared.cache) - monotonic()
@@ -221,7 +225,10 @@ class Attempt:
 
     def _refuse(self) -> None:
         log.error(
-            "record %s: attempt %d was taken over or resolved; its outcome is not recorded", self.named, self.number
+            "record %s: attempt %d was taken over or resolved; its outcome is not recorded",
+            self.named,
+            self.number,
+            extra=self.lease.ids(),
         )
         # No later request can learn of it, so waiters don't either: they go by the record.
         self.outcome = None

@@ -7,8 +7,9 @@ a timer of its own, which renews the lease at every third of it, and cancels the
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from time import monotonic
+from typing import Any
 
 from oncegate.cache.errors import CacheError
 from oncegate.middleware.admission.deadlines import Deadlines
@@ -16,6 +17,7 @@ from oncegate.middleware.admission.shared import Shared, notify
 from oncegate.middleware.outcome.errors import NotProcessed
 from oncegate.middleware.rules.key import record_id
 from oncegate.middleware.rules.policy import Policy
+from oncegate.middleware.rules.request_id import ids
 
 log = logging.getLogger("oncegate.attempt")
 
@@ -51,6 +53,7 @@ class Lease:
         "number",
         "origin",
         "overdue",
+        "scope",
         "task",
         "token",
     )
@@ -66,6 +69,8 @@ class Lease:
         self.number = 0
         self.origin = ""
         """The text behind the record's id in logs: the ids of a consumer's message."""
+        self.scope: MutableMapping[str, Any] | None = None
+        """The ASGI scope of the request whose command is executed, for what the log says of it."""
         self.began = held_since
         """The time at which the command's execution began."""
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -86,6 +91,10 @@ class Lease:
     def named(self) -> str:
         """How a line of the log names the attempt."""
         return record_id(self.key) + self.origin
+
+    def ids(self) -> dict[str, str]:
+        """What a line of the log about the attempt carries beside that."""
+        return ids(self.scope, self._policy.unshown)
 
     # -- confirmed ----------------------------------------------------------------------------------------------------
 
@@ -173,7 +182,7 @@ class Lease:
         if self._is_ended or self.task is None or self.task.done():
             return
         if monotonic() >= self.began + self._policy.attempt_timeout:
-            log.warning("record %s: attempt %d ran into attempt_timeout", self.named, self.number)
+            log.warning("record %s: attempt %d ran into attempt_timeout", self.named, self.number, extra=self.ids())
             self.overdue = True
             self.task.cancel()
         else:
@@ -183,11 +192,11 @@ class Lease:
         try:
             self._is_lost = not await self._renewed()
         except Exception as error:  # noqa: BLE001  # a cache of one's own may raise anything: it is tried again
-            log.warning("record %s: the lease could not be renewed: %s", self.named, error)
+            log.warning("record %s: the lease could not be renewed: %s", self.named, error, extra=self.ids())
         if self._is_ended:
             return
         if self._is_lost:
-            log.warning("record %s: attempt %d lost its lease and runs on", self.named, self.number)
+            log.warning("record %s: attempt %d lost its lease and runs on", self.named, self.number, extra=self.ids())
             notify(self._shared.watch.lease_lost, self._policy.route)
         self._schedule()
 

@@ -42,7 +42,11 @@ class OwedOutcomes:
         """The outcome of ``attempt`` is owed from now on; bounded in bytes: beyond, it is kept without its body."""
         size = body_bytes(attempt.outcome)
         if self._bytes + size > MAX_UNSAVED_BYTES and attempt.outcome and attempt.outcome.response:
-            log.warning("record %s: too much waits for the cache; kept without its body", attempt.named)
+            log.warning(
+                "record %s: too much waits for the cache; kept without its body",
+                attempt.named,
+                extra=attempt.lease.ids(),
+            )
             attempt.outcome = replace(attempt.outcome, response=attempt.outcome.response._replace(body=None))
             size = 0
         owed = OwedOutcome(self, attempt, size)
@@ -137,13 +141,15 @@ class OwedOutcome:
         try:
             await attempt.write_outcome()
         except RecordUnreadable as damage:
-            log.error("record %s: the outcome can't be recorded: %s", attempt.named, damage)
+            log.error("record %s: the outcome can't be recorded: %s", attempt.named, damage, extra=attempt.lease.ids())
             attempt.refused = True
         except CacheError as error:
             self.error = error
             return False
         except Exception as fault:  # noqa: BLE001  # a cache of one's own may raise anything: it is tried again
-            log.warning("record %s: the outcome is not recorded yet: %s", attempt.named, fault)
+            log.warning(
+                "record %s: the outcome is not recorded yet: %s", attempt.named, fault, extra=attempt.lease.ids()
+            )
             return False
         else:
             self._all.wake()

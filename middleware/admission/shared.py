@@ -37,15 +37,17 @@ class Shared:
         self.limits = LoopDeadlines()
         self.background: set[asyncio.Task[None]] = set()
 
-    def answered(self, operation: str, answer: object, sent: float) -> None:
-        """Notify ``watch`` of the cache's answer, perhaps an error, to what was sent at ``sent``."""
+    def answered(self, operation: str, answer: object, sent: float) -> float:
+        """Notify ``watch`` of the cache's answer, perhaps an error, to what was sent at ``sent``: so many seconds ago."""
+        seconds = monotonic() - sent
         try:
             if isinstance(answer, Exception):
-                self.watch.cache_failed(operation, monotonic() - sent)
+                self.watch.cache_failed(operation, seconds)
             else:
-                self.watch.cache_answered(operation, monotonic() - sent)
+                self.watch.cache_answered(operation, seconds)
         except Exception:
             log.exception(WATCH_FAILED)
+        return seconds
 
     async def timed(self, operation: str, call: Awaitable[Result]) -> Result:
         """Await a call of the cache, and notify ``watch`` of the answer."""

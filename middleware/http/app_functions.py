@@ -17,6 +17,7 @@ from oncegate.middleware.outcome.results import checked_response
 from oncegate.middleware.rules.errors import CallerFailed, CallerMissing
 from oncegate.middleware.rules.key import caller_scope
 from oncegate.middleware.rules.policy import Policy
+from oncegate.middleware.rules.request_id import ids
 
 log = logging.getLogger("oncegate.http")
 
@@ -32,7 +33,7 @@ Redact = Callable[[dict[str, Any], StoredResponse], StoredResponse | None]
 that the request was executed. Called in the event loop; must be quick, and await nothing."""
 
 
-def named_caller(caller: Caller, scope: Any) -> list[bytes]:
+def named_caller(caller: Caller, scope: Any, policy: Policy) -> list[bytes]:
     """The scope of the record of a request: its caller, by name. Raises `CallerMissing`, `CallerFailed`."""
     try:
         name: object = caller(scope)
@@ -40,12 +41,16 @@ def named_caller(caller: Caller, scope: Any) -> list[bytes]:
     except ENDS_PROCESS:
         raise
     except BaseException as error:  # noqa: BLE001 - a user's code, panics of extensions too: it must not go on as nobody's
-        log.error("caller raised %s", kind_and_place(error))
+        log.error("caller raised %s", kind_and_place(error), extra=ids(scope, policy.unshown))
         raise CallerFailed(_FAILED) from None
     if text is None:
         if inspect.iscoroutine(name):
             name.close()
-        log.error("caller gave a %s: give a str, an int, a UUID or None", type(name).__qualname__)
+        log.error(
+            "caller gave a %s: give a str, an int, a UUID or None",
+            type(name).__qualname__,
+            extra=ids(scope, policy.unshown),
+        )
         raise CallerFailed(_FAILED)
     parts = caller_scope(text)
     if parts is None:
@@ -61,9 +66,17 @@ def _text(name: object) -> str | None:
 
 
 def redacted(
-    redact: Redact, scope: dict[str, Any], response: StoredResponse, policy: Policy, record: str
+    redact: Redact,
+    scope: dict[str, Any],
+    response: StoredResponse,
+    policy: Policy,
+    record: str,
+    about: Callable[[], dict[str, str]],
 ) -> StoredResponse | None:
-    """The response to keep: that of ``redact`` for ``response``, ``None`` where it fails. Raises only what ends the process."""
+    """The response to keep: that of ``redact`` for ``response``, ``None`` where it fails. Raises only what ends the process.
+
+    ``about`` gives what a line of the log about the request carries.
+    """
     try:
         given: object = redact(scope, response)
         if given is None or given is response:
@@ -74,7 +87,9 @@ def redacted(
     except ENDS_PROCESS:
         raise
     except BaseException as error:  # noqa: BLE001 - a user's code; the app has done its work, and that must stay known
-        log.error("record %s: nothing of its response is kept: redact raised %s", record, kind_and_place(error))
+        log.error(
+            "record %s: nothing of its response is kept: redact raised %s", record, kind_and_place(error), extra=about()
+        )
         return None
 
 

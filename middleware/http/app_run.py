@@ -180,11 +180,13 @@ class AppRun(Capture):
 
     def _raised_late(self, failure: BaseException) -> BaseException:
         """The app raised after its last byte: logged, with what became of the outcome. Returns what it is to be settled by."""
-        kind, record = type(failure).__qualname__, self.attempt.named
+        kind, record, about = type(failure).__qualname__, self.attempt.named, self.attempt.lease.ids()
         if not self._late:
-            log.error("record %s: the app raised %s after its last byte: what was recorded stays", record, kind)
+            log.error(
+                "record %s: the app raised %s after its last byte: what was recorded stays", record, kind, extra=about
+            )
             return failure
-        log.error("record %s: the app raised %s after its last byte: its outcome is unknown", record, kind)
+        log.error("record %s: the app raised %s after its last byte: its outcome is unknown", record, kind, extra=about)
         self.whole = False  # it is not shown any more
         return failure if isinstance(failure, ENDS_PROCESS) else OutcomeUnknown(f"raised {kind} after its last byte")
 

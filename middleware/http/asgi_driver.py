@@ -114,7 +114,7 @@ class AsgiDriver:
             try:
                 await respond(self._send, step.status, step.headers, step.body)
             except OSError:
-                log.debug("record %s: the client left before its answer", exchange.record)
+                log.debug("record %s: the client left before its answer", exchange.record, extra=exchange.ids())
         elif isinstance(step, Exception):
             raise step
         elif raised is not None:
@@ -189,7 +189,7 @@ class AsgiDriver:
     async def _step_aside(self) -> BaseException | None:
         """Call the app as if nothing were around it; what it raised, where it can't be taken for an error of ours."""
         exchange = self._exchange
-        log.debug("record %s: enforced by a middleware around this one already", exchange.record)
+        log.debug("record %s: enforced by a middleware around this one already", exchange.record, extra=exchange.ids())
         if self._held:
             self._let_go()
         again = BodyAgain(self._body, self._receive)
@@ -270,7 +270,7 @@ class AsgiDriver:
                         break
                     await run.news()
         except (OSError, TimeoutError):
-            log.info("record %s: the client left before the end of its response", exchange.record)
+            log.info("record %s: the client left before the end of its response", exchange.record, extra=exchange.ids())
             return None
         finally:
             if run.slow:

@@ -20,6 +20,7 @@ REQUEST_HEADERS = (
     "Expected-Version",
     "If-Match",
     "If-None-Match",
+    "X-Request-Id",
 )
 """Request headers that mean something here: for ``allow_headers``, beside the app's own."""
 

@@ -1,17 +1,26 @@
 """The parts that all requests to one app share: its policies, limits and observers."""
 # Compiled: docs/decisions/0012-compiled.md
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Union
 
 from oncegate.middleware.admission.admission import Admissions
 from oncegate.middleware.admission.buffers import Buffered, Unread
-from oncegate.middleware.admission.observe import Observe
+from oncegate.middleware.admission.observe import Observation
 from oncegate.middleware.http.app_functions import Caller, Redact
 from oncegate.middleware.http.asgi import App
 from oncegate.middleware.http.cors import CrossOrigin
 from oncegate.middleware.rules.digests import Digests
 from oncegate.middleware.rules.policy import Policies
 from oncegate.middleware.tokens.verifier import Tokens
+
+if TYPE_CHECKING:
+    from oncegate.middleware.http.enter import Bypass
+    from oncegate.middleware.http.keyed_request import KeyedRequest
+
+Observing = Callable[[Observation, Union["KeyedRequest", "Bypass"]], None]
+"""As `oncegate.middleware.admission.observe.Observe`; it gets the request, too, which has a ``scope`` and `ids`."""
 
 
 @dataclass(slots=True)
@@ -32,7 +41,7 @@ class HttpDoor:
     unread: Unread
     date_header: bool
     cors: CrossOrigin | None
-    observe: Observe | None
+    observe: Observing | None
     caller: Caller | None
     tokens: Tokens | None
     redact: Redact | None

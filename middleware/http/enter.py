@@ -5,21 +5,22 @@ Both drivers go by it, the gateway's fast path and `oncegate.middleware.http.asg
 # Compiled: docs/decisions/0012-compiled.md
 
 import logging
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Iterable
 from time import monotonic
 from typing import Any, Final
 from urllib.parse import quote
 
 from oncegate.middleware.admission.gate import GateDecision
-from oncegate.middleware.admission.observe import Observation, Observe
+from oncegate.middleware.admission.observe import Observation
 from oncegate.middleware.http.asgi import PATH_SAFE, Message, Receive, Scope, Send
 from oncegate.middleware.http.asgi_driver import AsgiDriver
-from oncegate.middleware.http.door import HttpDoor
+from oncegate.middleware.http.door import HttpDoor, Observing
 from oncegate.middleware.http.exchange import Exchange
 from oncegate.middleware.http.keyed_request import OBSERVER_FAILED
 from oncegate.middleware.http.shadow import Observed
 from oncegate.middleware.outcome import responses
 from oncegate.middleware.rules.policy import Policy
+from oncegate.middleware.rules.request_id import ids
 from oncegate.middleware.rules.share import is_enforced
 
 log = logging.getLogger("oncegate.http")
@@ -97,27 +98,29 @@ class Bypass:
     (Cache-Status) as not enforced.
     """
 
-    __slots__ = ("_began", "_method", "_observe", "_policy", "_send", "headers")
+    __slots__ = ("_began", "_observe", "_policy", "_send", "headers", "scope")
 
-    def __init__(
-        self, observe: Observe | None, policy: Policy, scope: Mapping[str, Any], headers: Any, send: Send
-    ) -> None:
+    def __init__(self, observe: Observing | None, policy: Policy, scope: Scope, headers: Any, send: Send) -> None:
         self.headers = headers
         self._observe = observe
         self._policy = policy
-        self._method: str = scope["method"]
+        self.scope = scope
         self._send = send
         self._began = 0.0 if observe is None else monotonic()
 
     def answered(self, status: int, headers: Iterable[Any]) -> responses.Headers:
         """The response's headers. To be called once, when it begins."""
         if self._observe is not None:
-            seconds = monotonic() - self._began
+            method, seconds = self.scope["method"], monotonic() - self._began
             try:
-                self._observe(Observation(_BYPASS, status, 0, "", self._policy.route, self._method, seconds))
+                self._observe(Observation(_BYPASS, status, 0, "", self._policy.route, method, seconds), self)
             except Exception:  # a user's observer must not decide about a payment
-                log.exception(OBSERVER_FAILED)
+                log.exception(OBSERVER_FAILED, extra=self.ids())
         return responses.bypassed_headers(headers)
+
+    def ids(self) -> dict[str, str]:
+        """What a line of the log about the request carries."""
+        return ids(self.scope, self._policy.unshown)
 
     def send(self, message: Message) -> Awaitable[None]:
         """ASGI ``send``, for the response. Of its own it awaits nothing."""

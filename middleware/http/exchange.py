@@ -162,6 +162,7 @@ class Exchange(KeyedRequest):
     def begin(self, attempt: Attempt, loop: asyncio.AbstractEventLoop, lasts: Callable[[], None]) -> None:
         """The request is executed from now on, as ``attempt``, which has its slot. ``lasts`` is called once that takes long."""
         self.attempt = attempt
+        attempt.lease.scope = self.scope
         self.raised = self._problem = None
         self.door.admissions.in_flight.begin(attempt, loop, lasts)
 
@@ -188,7 +189,8 @@ class Exchange(KeyedRequest):
         redact = self.door.redact
         if redact is not None and kept is not None:
             try:
-                kept = redacted(redact, {**self.scope} if scope is None else scope, kept, policy, self.record)
+                given = {**self.scope} if scope is None else scope
+                kept = redacted(redact, given, kept, policy, self.record, self.ids)
             except ENDS_PROCESS:
                 self._settle(state, None, then)
                 raise
@@ -218,14 +220,14 @@ class Exchange(KeyedRequest):
             self._problem = "cache-unavailable", "", None
         elif isinstance(error, NotAccepted):
             level = logging.WARNING if error.members is None else logging.DEBUG  # else it is the caller's to mend
-            log.log(level, "record %s: not accepted: %s", self.record, kind_and_text(error)[1])
+            log.log(level, "record %s: not accepted: %s", self.record, kind_and_text(error)[1], extra=self.ids())
             self._problem = error.slug, str(error), error.members
             # Submitting again is harmless, and takes over what is unknown. To execute it beside its copy would not be, which
             # a request can only ask for where the mode is "either".
             if error.copied and self.policy.mode == "either":
                 state, note = State.UNKNOWN, "the command stream did not answer"
         elif isinstance(error, NotProcessed):
-            log.warning("record %s: nothing was sent: %s", self.record, kind_and_text(error)[1])
+            log.warning("record %s: nothing was sent: %s", self.record, kind_and_text(error)[1], extra=self.ids())
             self._problem = "upstream-unreachable", "", None
         elif isinstance(error, OutcomeUnknown):
             self._on_unknown(error, note)
@@ -236,16 +238,20 @@ class Exchange(KeyedRequest):
         else:  # its failure, kept and raised again
             self.raised = error
             if client_gone:  # the server has no client left to answer
-                log.error("record %s: the app raised after its client had left", self.record, exc_info=error)
+                log.error(
+                    "record %s: the app raised after its client had left", self.record, exc_info=error, extra=self.ids()
+                )
             kept, note = responses.stored_exception(), f"raised {type(error).__qualname__}"
         self._settle(state, kept, then, note)
 
     def _on_unknown(self, error: OutcomeUnknown, note: str) -> None:
         if isinstance(error, GatewayFailed):
-            log.error("record %s: a request failed, its outcome is unknown", self.record, exc_info=error)
+            log.error(
+                "record %s: a request failed, its outcome is unknown", self.record, exc_info=error, extra=self.ids()
+            )
             self._problem = "gateway-failed", "", None
         else:
-            log.warning("record %s: the outcome is unknown: %s", self.record, note)
+            log.warning("record %s: the outcome is unknown: %s", self.record, note, extra=self.ids())
             self._problem = "upstream-failed", "", None
 
     def _settle(

@@ -5,7 +5,7 @@ What comes between is the exchange's (`oncegate.middleware.http.exchange`).
 # Compiled: docs/decisions/0012-compiled.md
 
 import logging
-from collections.abc import Mapping
+from collections.abc import MutableMapping
 from math import ceil
 from time import monotonic
 from typing import Any, Final
@@ -42,6 +42,7 @@ from oncegate.middleware.rules.key import (
 )
 from oncegate.middleware.rules.policy import ATTEMPT_HEADER, COOKIE, Policy
 from oncegate.middleware.rules.prefer import wants_async
+from oncegate.middleware.rules.request_id import ids, request_id
 from oncegate.middleware.rules.versions import AggregateVersion
 from oncegate.middleware.tokens.verifier import Tokens
 
@@ -110,7 +111,7 @@ class KeyedRequest:
     version: AggregateVersion | None
     """The aggregate of a submission that gets a number, and what is expected of it."""
 
-    def __init__(self, door: HttpDoor, policy: Policy, scope: Mapping[str, Any]) -> None:
+    def __init__(self, door: HttpDoor, policy: Policy, scope: MutableMapping[str, Any]) -> None:
         self.policy = policy
         self.fields: Fields = {}
         self.key: str | None = None
@@ -156,7 +157,7 @@ class KeyedRequest:
             if policy.submission is not None:
                 policy = self._submitted(policy, policy.submission)
             if self.door.caller is not None:
-                caller: list[bytes] | None = named_caller(self.door.caller, self.scope)
+                caller: list[bytes] | None = named_caller(self.door.caller, self.scope, policy)
             else:
                 tokens = self.door.tokens
                 if tokens is not None and policy.claims and not tokens.add_claims(fields, policy.claims, waited=waited):
@@ -220,7 +221,11 @@ class KeyedRequest:
         """The answer to a request that is not to run."""
         record, decision = verdict.record, verdict.decision
         if verdict.mismatch:
-            log.warning("record %s: another payload under a used key; answered by on_mismatch = warn", self.record)
+            log.warning(
+                "record %s: another payload under a used key; answered by on_mismatch = warn",
+                self.record,
+                extra=self.ids(),
+            )
         if decision is _REPLAY and record.response is not None:
             self._accepted = record.submission and record.state is State.SUCCEEDED
             answer = responses.replay(
@@ -237,10 +242,10 @@ class KeyedRequest:
         if isinstance(error, Refusal):
             return self.problem(error.slug, str(error))
         if isinstance(error, RecordUnreadable):
-            log.error("record %s: %s", self.record, error)
+            log.error("record %s: %s", self.record, error, extra=self.ids())
             return self.problem("record-unreadable")
         if isinstance(error, CacheUnavailable):
-            log.warning("record %s: refused, the cache is unavailable: %s", self.record, error)
+            log.warning("record %s: refused, the cache is unavailable: %s", self.record, error, extra=self.ids())
             return self.problem("cache-unavailable")
         return error
 
@@ -262,6 +267,7 @@ class KeyedRequest:
             docs_url=self.policy.settings.docs_url,
             key=self.key,
             record=self.record or None,
+            request_id=request_id(self.scope, self.policy.unshown),
             retryable=retryable,
             extra=extra,
             retry_after=retry_after,
@@ -320,9 +326,13 @@ class KeyedRequest:
                 ENFORCED,
             )
             try:
-                observe(_named(Observation, values))
+                observe(_named(Observation, values), self)
             except Exception:  # a user's observer must not decide about a payment
-                log.exception(OBSERVER_FAILED)
+                log.exception(OBSERVER_FAILED, extra=self.ids())
+
+    def ids(self) -> dict[str, str]:
+        """What a line of the log about the request carries."""
+        return ids(self.scope, self.policy.unshown)
 
 
 def request_key(fields: Fields, policy: Policy) -> tuple[str, bytes, bool] | None:

@@ -12,12 +12,12 @@ from oncegate.cache.store import Cache
 from oncegate.middleware.admission.admission import Admissions
 from oncegate.middleware.admission.buffers import MAX_BUFFERED, MAX_UNREAD, Buffered, Unread
 from oncegate.middleware.admission.callers import CallerLimits
-from oncegate.middleware.admission.observe import Observe, Watch
+from oncegate.middleware.admission.observe import Observation, Observe, Watch
 from oncegate.middleware.http.app_advice import advice, endpoints, unmatched
 from oncegate.middleware.http.app_functions import Caller, Redact
 from oncegate.middleware.http.asgi import App, Message, Receive, Scope, Send
 from oncegate.middleware.http.cors import CrossOrigin
-from oncegate.middleware.http.door import HttpDoor
+from oncegate.middleware.http.door import HttpDoor, Observing
 from oncegate.middleware.http.enter import enter
 from oncegate.middleware.http.shadow import shadow_of
 from oncegate.middleware.rules.address_check import address_rules, check_addresses
@@ -162,7 +162,7 @@ class IdempotencyMiddleware:
             unread=Unread(max_unread, self.admissions.in_flight.shared.watch),
             date_header=date_header,
             cors=cors,
-            observe=observe,
+            observe=None if observe is None else _without_request(observe),
             caller=caller,
             tokens=tokens,
             redact=redact,
@@ -241,6 +241,13 @@ class IdempotencyMiddleware:
         if left:
             log.warning("%d attempts did not end in time: they read unknown once their leases lapse", left)
         return left
+
+
+def _without_request(observe: Observe) -> Observing:
+    def observing(observation: Observation, _: object) -> None:
+        observe(observation)
+
+    return observing
 
 
 def _again(first: Message, receive: Receive) -> Receive:

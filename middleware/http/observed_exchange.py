@@ -1,7 +1,7 @@
 """The exchange of a request that is observed: what it would be answered is kept, and neither counted nor logged as an answer."""
 # Compiled: docs/decisions/0012-compiled.md
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, MutableMapping
 from time import monotonic
 from typing import Any
 
@@ -27,7 +27,9 @@ class ObservedExchange(Exchange):
     observation: Observation | None
     result: StoredResponse | None
 
-    def __init__(self, door: HttpDoor, policy: Policy, scope: Mapping[str, Any], free: Callable[[], None]) -> None:
+    def __init__(
+        self, door: HttpDoor, policy: Policy, scope: MutableMapping[str, Any], free: Callable[[], None]
+    ) -> None:
         super().__init__(door, policy, scope)
         self.free = free
         self.observation = None

@@ -43,7 +43,7 @@ def problem_schema(slugs: list[str]) -> Description:
     return {
         "type": "object",
         "description": "A problem (RFC 9457)",
-        "required": ["type", "title", "status", "detail", "code", "retryable", "error"],
+        "required": ["type", "title", "status", "detail", "code", "retryable", "error", "request_id"],
         "properties": {
             "type": {"type": "string", "format": "uri-reference", "description": "Where this problem is explained"},
             "title": {"type": "string"},
@@ -54,6 +54,10 @@ def problem_schema(slugs: list[str]) -> Description:
             "error": error_schema(slugs),
             "idempotency_key": {"type": "string"},
             "record": {"type": "string", "description": "An id that the logs carry too"},
+            "request_id": {
+                "type": "string",
+                "description": "The id of this request, as in X-Request-Id and in the logs",
+            },
             "original_result": {"type": "object", "description": "With code duplicate: the result that is there"},
             "expected": {"description": "With another version than expected: the one that was expected"},
             "current": {"type": "integer", "description": "With the same: the one that there is"},

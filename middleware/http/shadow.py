@@ -205,11 +205,12 @@ class Observed:
                 "route": observation.route,
                 "method": observation.method,
                 "seconds": round(observation.seconds, 6),
+                **self._exchange.ids(),
                 **more,
             },
         )
         if self._door.observe is not None:
-            self._door.observe(observation)
+            self._door.observe(observation, self._exchange)
 
 
 def shadow_of(door: HttpDoor) -> HttpDoor:

@@ -273,6 +273,7 @@ KINDS: dict[str, _Kind] = {
 RETRY_AFTER_SECONDS: Final = 1
 _LINK: Final = field("Link")
 _RETRY_AFTER: Final = field("Retry-After")
+_REQUEST_ID: Final = field("X-Request-Id")
 _CHALLENGE: Final = field("WWW-Authenticate")
 MAX_VALUES: Final = 10_000
 _INSIDE_VALUES: Final = bytes(set(range(256)) - set(b"[{,"))
@@ -287,11 +288,15 @@ def problem(
     docs_url: str,
     key: str | None = None,
     record: str | None = None,
+    request_id: str = "",
     retryable: bool | None = None,
     extra: dict[str, Any] | None = None,
     retry_after: int = RETRY_AFTER_SECONDS,
 ) -> Answer:
-    """The problem ``slug`` as a response. ``detail`` and ``retryable`` override the table's; ``extra`` adds members."""
+    """The problem ``slug`` as a response. ``detail`` and ``retryable`` override the table's; ``extra`` adds members.
+
+    ``request_id`` is the id of the request that it answers (`oncegate.middleware.rules.request_id`).
+    """
     kind = KINDS[slug]
     detail = detail or kind.detail
     members: dict[str, Any] = {
@@ -307,12 +312,16 @@ def problem(
         members["idempotency_key"] = key
     if record is not None:
         members["record"] = record
+    if request_id:
+        members["request_id"] = request_id
     body = orjson.dumps(members | (extra or {}))
     headers = [
         (b"content-type", b"application/problem+json"),
         (b"content-length", b"%d" % len(body)),
         (_LINK, b'<%b>; rel="describedby"; type="text/html"' % docs_url.encode()),
     ]
+    if request_id:
+        headers.append((_REQUEST_ID, request_id.encode("ascii")))
     if kind.retry_after:
         headers.append((_RETRY_AFTER, b"%d" % retry_after))
     return Answer(kind.status, headers, body)

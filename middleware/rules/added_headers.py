@@ -54,6 +54,13 @@ ADDED_HEADERS: Final = (
         is_on_replays=True,
     ),
     AddedHeader(
+        "X-Request-Id",
+        "The id of this request, by which logs name it: the request's own, where that is well-formed. On problems, and on every "
+        "answer of a gateway with an access log.",
+        {"type": "string", "pattern": "^[A-Za-z0-9._-]{1,128}$"},
+        is_on_replays=True,
+    ),
+    AddedHeader(
         "Link",
         "Leads to the documentation of problems.",
         {"type": "string", "pattern": '^<[^>]+>; rel="describedby"; type="text/html"$'},

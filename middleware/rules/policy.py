@@ -39,6 +39,7 @@ RAISE_HEADER: Final = b"idempotency-raise-on-duplicate"
 PREFER: Final = b"prefer"
 CONTENT_LENGTH: Final = b"content-length"
 COOKIE: Final = b"cookie"
+_AUTHORIZATION: Final = b"authorization"
 ATTEMPT_HEADER: Final = b"idempotency-attempt"
 
 _RELEASED: Final = frozenset({307, 308, 401, 403, 408, 425, 429})
@@ -51,7 +52,7 @@ _STATES: Final = {"success": State.SUCCEEDED, "failure": State.FAILED, "unknown"
 
 TOKEN_HEADER: Final = "Authorization"  # noqa: S105 - a header's name
 """The header of a token, unless it is set otherwise."""
-OF_THE_MOMENT: Final = (b"date", b"set-cookie")
+OF_THE_MOMENT: Final = (b"date", b"set-cookie", b"x-request-id")
 """Never stored: what was true, or meant, for one answer only."""
 
 _PERCENT: Final = ord("%")  # a number is found faster than bytes
@@ -134,6 +135,11 @@ class Policy:
             if line[0] in decisive:
                 return True
         return False
+
+    @property
+    def unshown(self) -> frozenset[bytes]:
+        """The headers whose values no answer and no line of the log shows as anything else: keys, and what names callers."""
+        return frozenset((*self.key_names, *self.caller_headers, COOKIE, _AUTHORIZATION))
 
     def state(self, status: int) -> State | None:
         """The state that a response of ``status`` leaves its record in; ``None``: the attempt is released."""
@@ -298,6 +304,11 @@ class Policies:
         if raw_path is not None and _PERCENT in raw_path and holds_encoded_syntax(raw_path):
             return self._search(method, path, raw_path)
         return self._find(method, path) if len(path) <= _KEPT_CHARACTERS else self._search(method, path)
+
+    @property
+    def unshown(self) -> frozenset[bytes]:
+        """`Policy.unshown` of all of them."""
+        return frozenset[bytes]().union(*[policy.unshown for policy in self.all()])
 
     def all(self) -> list[Policy]:
         """Every policy, the default last."""

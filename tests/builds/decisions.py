@@ -11,6 +11,7 @@ from oncegate.middleware.outcome import problems
 from oncegate.middleware.outcome import responses as respond
 from oncegate.middleware.rules.key import fingerprint, pick, record_key, scope_parts
 from oncegate.middleware.rules.policy import compile_policy
+from oncegate.middleware.rules.request_id import REQUEST_ID
 
 PRINT, OTHER = b"f" * 16, b"f" * 10 + b"g" * 6
 
@@ -102,6 +103,7 @@ async def exchange(settings: dict[str, Any], stored: Any, damage: Any, sent: Any
         "query_string": b"",
         "headers": lines,
         "http_version": "1.1",
+        REQUEST_ID: "the-same",
     }
     raised = ""
     try:

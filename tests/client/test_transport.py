@@ -343,7 +343,7 @@ async def test_through_a_gateway_a_broken_answer_and_a_wait_end_in_one_result(se
     async with Upstream(slow) as upstream, served(upstream.url) as (client, gateway):
         refused = asyncio.Event()
 
-        def watch(observation: Any) -> None:
+        def watch(observation: Any, _: object) -> None:
             if observation.decision == "in-flight":
                 refused.set()
 

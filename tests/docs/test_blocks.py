@@ -33,6 +33,7 @@ GUIDES = [
     "comparison",
     "faq",
     "projections",
+    "operations",
 ]
 LITTER: list[dict[bytes, bytes]] = [{b"no": b"command"}, {b"v": b"1", b"command": b"\xff", b"body": b""}, {b"v": b"99"}]
 """Entries that somebody else has put into the stream."""
@@ -47,7 +48,7 @@ for number, example in enumerate(json.loads(sys.argv[1]), 1):
     exec(compile(example, f"example {number}", "exec"), {"__name__": "__main__"})
 """
 """Runs the examples of a page, each with names of its own, one after the other."""
-RUN_AS_PAGES = ["walkthrough", "tutorial", "rollout", "policies", "async", "worker"]
+RUN_AS_PAGES = ["walkthrough", "tutorial", "rollout", "policies", "async", "worker", "operations"]
 
 
 def blocks(guide: str) -> list[tuple[str, str]]:

@@ -87,6 +87,11 @@ _PARAMETERS = {
         "If-None-Match: * say the same in HTTP's words.",
         {"type": "integer", "minimum": 0},
     ),
+    "RequestId": _on_request(
+        "X-Request-Id",
+        "The id by which logs name the request. What is not well-formed, or a key or a credential, too, is no id.",
+        {"type": "string", "pattern": "^[A-Za-z0-9._-]{1,128}$"},
+    ),
 }
 _OF_APPS = {"caller-failed"}
 """Problems of apps that name their callers themselves."""
@@ -150,6 +155,7 @@ def _problem(slug: str) -> Description:
         {"WWW-Authenticate": {"$ref": _REF + "headers/WWWAuthenticate"}} if kind.status == 401 else {}
     )
     headers["Link"] = {"$ref": _REF + "headers/Link"}
+    headers["X-Request-Id"] = {"$ref": _REF + "headers/XRequestId"}
     if kind.retry_after:
         headers["Retry-After"] = {"$ref": _REF + "headers/RetryAfter"}
     members = {

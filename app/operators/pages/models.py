@@ -6,7 +6,7 @@ name, the one here ends with ``Shape``, and its schema doesn't (`oncegate.app.op
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AnyUrl, AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import AnyUrl, AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints
 from pydantic.json_schema import SkipJsonSchema
 
 from oncegate.app.operators.audit import MOST_REASON, REASON
@@ -162,6 +162,9 @@ class Problem(BaseModel):
     error: ErrorMember
     idempotency_key: Annotated[str, Field(min_length=1, max_length=255)] | Missing = None
     record: RecordId | Missing = Field(default=None, description="An id that logs carry too")
+    request_id: Annotated[str, StringConstraints(pattern="^[A-Za-z0-9._-]{1,128}$")] = Field(
+        description="The id of this request, as in X-Request-Id and in logs"
+    )
     original_result: OriginalResult | Missing = None
     expected: Annotated[int, Field(ge=0)] | Literal["*"] | Missing = Field(
         default=None, description="With version-conflict and precondition-failed: the version that was expected"

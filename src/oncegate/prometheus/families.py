@@ -52,6 +52,7 @@ COUNTERS: Final = {
     # of the gateway alone
     "logins_refused": CounterFamily("Requests with a wrong token for operators."),
     "reloads": CounterFamily("Configurations that were read anew, by what came of it.", ("outcome",)),
+    "access_log_dropped": CounterFamily("Lines of the access log that could not be written."),
     "submissions": CounterFamily("Commands for a stream, by what came of them.", ("route", "outcome")),
     "worker_deaths": CounterFamily("Workers that ended unasked."),
     "attempts_lost": CounterFamily("Attempts and unwritten outcomes that died with a worker."),

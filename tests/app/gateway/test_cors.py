@@ -27,7 +27,9 @@ def cross_origin(answer: Any) -> dict[str, str]:
     return {name.removeprefix(PREFIX): answer.headers[name] for name in names}
 
 
-EXPOSED = "Idempotency-Key, Idempotent-Replayed, Cache-Status, Retry-After, Preference-Applied, Location, X-Key"
+EXPOSED = (
+    "Idempotency-Key, Idempotent-Replayed, Cache-Status, Retry-After, Preference-Applied, X-Request-Id, Location, X-Key"
+)
 NAMED = {"allow-origin": SHOP, "expose-headers": EXPOSED, "vary": "origin"}
 
 

@@ -46,7 +46,7 @@ class Place:
             for piece in (BODY[:5], BODY[5:]):
                 yield piece
 
-        headers = {"idempotency-key": "k-1", "authorization": "Bearer alice"}
+        headers = {"idempotency-key": "k-1", "authorization": "Bearer alice", "x-request-id": "the-same"}
         return await self.client.post("/payments", content=BODY if whole else pieces(), headers=headers)
 
     @property

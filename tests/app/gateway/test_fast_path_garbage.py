@@ -4,6 +4,8 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -99,9 +101,23 @@ async def test_a_request_leaves_nothing_behind(
     cache: str, redis_url: str, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.CRITICAL, "oncegate")  # records of the log hold exceptions, and those hold frames
-    url = "memory://" if cache == "memory" else redis_url
+    await leaves_nothing("memory://" if cache == "memory" else redis_url, kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_request_that_is_followed_leaves_nothing_either(
+    tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL, "oncegate")
+    await leaves_nothing("memory://", kind, access_log="json", access_log_file=str(tmp_path / "log"))
+
+
+async def leaves_nothing(url: str, kind: str, **settings: Any) -> None:
     rules = {"response_timeout": 0.02 if "late" in kind else 30}
-    async with Upstream(by_name) as upstream, gateway_at(upstream.url, url, idempotency=rules) as (talk, gateway, port):
+    async with (
+        Upstream(by_name) as upstream,
+        gateway_at(upstream.url, url, idempotency=rules, **settings) as (talk, gateway, port),
+    ):
         await talk.exchange(keyed("k", path="/201"))
         async with talking(port) as other:
             await other.exchange(KINDS[kind](0))

@@ -4,7 +4,9 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable
 from functools import partial
+from pathlib import Path
 from random import Random
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -160,18 +162,44 @@ async def test_nothing_differs(name: str, cache: str, redis_url: str) -> None:
     assert tasks < as_tasks, "nothing went by the fast path"
 
 
+@pytest.mark.parametrize("name", ["in turn", "pipelined"])
+async def test_with_an_access_log_nothing_differs_but_ids(name: str, tmp_path: Path) -> None:
+    """Requests that are followed go through other classes of the server's."""
+    log = tmp_path / "log"
+    play, behave = PLAYS[name]()
+    answers, sent, kept, _ = await played(play, behave, "memory://", fast_path=True)
+    followed = {"access_log": "json", "access_log_file": str(log)}
+    as_answers, as_sent, as_kept, _ = await played(play, behave, "memory://", fast_path=True, **followed)
+    assert list(map(without_id, answers)) == list(map(without_id, as_answers))
+    assert sent == list(map(without_id, as_sent))
+    assert kept == as_kept
+    assert all(_ID.search(request) for request in as_sent)
+    assert log.read_bytes().count(b"\n") == len(answers) + 1, "the metrics are an operation"
+
+
+_ID = re.compile(rb"(?i)\r\nx-request-id: request")
+
+
+def without_id(data: bytes) -> bytes:
+    return _ID.sub(b"", data)
+
+
 async def played(
-    play: Play, behave: Behaviour, cache: str, *, fast_path: bool
+    play: Play, behave: Behaviour, cache: str, *, fast_path: bool, **settings: Any
 ) -> tuple[list[bytes], list[bytes], list[str], int]:
     """The answers, what the upstream received, the records and metrics, all without what is of the moment; and how many tasks."""
     namespace = uuid4().hex
     async with (
         Upstream(behave) as upstream,
-        gateway_at(upstream.url, cache, fast_path=fast_path, namespace=namespace, idempotency=RULES, routes=ROUTES) as (
-            talk,
-            gateway,
-            port,
-        ),
+        gateway_at(
+            upstream.url,
+            cache,
+            fast_path=fast_path,
+            namespace=namespace,
+            idempotency=RULES,
+            routes=ROUTES,
+            **settings,
+        ) as (talk, gateway, port),
     ):
         with tasks_made() as tasks:
             answers = [settled(answer) for answer in await play(talk, gateway, port, upstream)]
@@ -192,6 +220,7 @@ _OF_THE_MOMENT = [
     (re.compile(rb"; ttl=[0-9]+"), b"; ttl=N"),
     (re.compile(rb"\b[0-9a-f]{32}\b"), b"key"),
     (re.compile(rb'"record":"[^"]*"'), b'"record":"id"'),
+    (re.compile(rb"\b[0-9a-f]{12}-[0-9a-f]{8}\b"), b"request"),
 ]
 
 

@@ -27,6 +27,7 @@ from tests.middleware.door import Answering
 ALERTS = Path(__file__).parents[3] / "docs/deploy/alerts.yaml"
 ROUTES = [Route(path="/payments/*", methods=["POST", "PUT"], on_mismatch="warn"), Route(path="/hooks/*", methods=[])]
 OF_THE_GATEWAY = {
+    "oncegate_access_log_dropped",
     "oncegate_attempts_lost",
     "oncegate_enforced_percent",
     "oncegate_logins_refused",
@@ -36,7 +37,9 @@ OF_THE_GATEWAY = {
     "oncegate_submissions",
     "oncegate_worker_deaths",
 }
-"""What an app has not: shares of its routes, logins, submissions, workers that somebody looks after, samples of the cache."""
+"""What an app has not: an access log, shares of its routes, logins, submissions, workers that somebody looks after, samples of
+the cache.
+"""
 _CONSUMERS = CollectorRegistry()
 ConsumerMetrics(registry=_CONSUMERS)
 RelayMetrics(registry=_CONSUMERS)

@@ -1,9 +1,10 @@
 """Every problem that the synchronous middleware answers with, in all its members.
 
 Rules of docs/contract.md: R2.12, R3.20, R4.1, R4.2, R4.3, R4.4, R4.5, R4.6, R4.11, R4.12, R4.13, R4.15, R4.16, R4.17,
-R4.18, R4.19, R4.20, R4.22, R4.23, R4.24, R4.25, R4.26, R5.7, R5.13, R5.27, R5.28, R9.15.
+R4.18, R4.19, R4.20, R4.22, R4.23, R4.24, R4.25, R4.26, R4.37, R5.7, R5.13, R5.27, R5.28, R9.15.
 """
 
+import re
 from datetime import UTC, datetime
 from typing import Any
 
@@ -44,6 +45,8 @@ def whole(there: Door, call: Call, slug: str, status: int, title: str, *, retrya
         expected["idempotency_key"] = key
     if "record" in problem:
         expected["record"] = record_id(there.look_up_key(key or ""))
+    expected["request_id"] = call.value("x-request-id")
+    assert re.fullmatch("[0-9a-f]{12}-[0-9a-f]{8}", expected["request_id"])
     assert problem == expected
     assert call.value("link") == f'<{DOCS}>; rel="describedby"; type="text/html"'
     assert call.value("content-length") == str(len(call.body))
