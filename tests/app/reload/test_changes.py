@@ -30,12 +30,14 @@ RESTART: dict[str, Any] = {
     "memory_limit": 1000,
     "namespace": "another",
     "sample_records": 5,
+    "access_log": "combined",
+    "access_log_file": "access.log",
 }
 
 
 @pytest.mark.parametrize("name", RESTART)
 def test_what_a_process_has_had_since_its_start_waits_and_all_else_is_in_effect(name: str) -> None:
-    shared = {"cache": "redis://127.0.0.1:2"}
+    shared = {"cache": "redis://127.0.0.1:2", "access_log": "json"}
     effect, wait = in_effect(settings(**shared), settings(**{**shared, name: RESTART[name], "max_in_flight": 7}))
     assert wait == (name,)
     assert getattr(effect, name) == getattr(settings(**shared), name)

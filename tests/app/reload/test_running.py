@@ -121,7 +121,7 @@ async def test_routes_that_come_are_counted_and_those_that_go_stay_counted() -> 
         await client.put("/b", headers={"Idempotency-Key": "k-2"}, content=b"{}")
         await post(client, "k-3", "/a")
         page = (await client.get("/_oncegate/metrics")).text
-        counted = 'oncegate_requests_total{{decision="first",method="{}",route="{}"}} 1.0'
+        counted = 'oncegate_requests_total{{decision="first",method="{}",mode="enforced",route="{}"}} 1.0'
         for method, route in (("POST", "/a"), ("PUT", "/b"), ("POST", "*")):
             assert counted.format(method, route) in page
 

@@ -29,16 +29,19 @@ ROUTES = [Route(path="/payments/*", methods=["POST", "PUT"], on_mismatch="warn")
 OF_THE_GATEWAY = {
     "oncegate_access_log_dropped",
     "oncegate_attempts_lost",
+    "oncegate_config_info",
     "oncegate_enforced_percent",
     "oncegate_logins_refused",
     "oncegate_records",
     "oncegate_records_sampled_timestamp_seconds",
+    "oncegate_reloads",
     "oncegate_shadowed",
     "oncegate_submissions",
+    "oncegate_tunnels",
     "oncegate_worker_deaths",
 }
-"""What an app has not: an access log, shares of its routes, logins, submissions, workers that somebody looks after, samples of
-the cache.
+"""What an app has not: an access log, reloads, shares of its routes, logins, submissions, tunnels, workers that somebody looks
+after, samples of the cache.
 """
 _CONSUMERS = CollectorRegistry()
 ConsumerMetrics(registry=_CONSUMERS)
@@ -86,7 +89,11 @@ def test_names_meanings_labels_and_series_are_the_gateway_s(registry: CollectorR
 def test_every_metric_of_the_table_is_counted_by_somebody_and_there_is_no_other(registry: CollectorRegistry) -> None:
     limits = ("attempts_limit", "buffered_limit_bytes", "unread_limit_bytes")
     read = dict.fromkeys(
-        (*limits, "memory_cache_bytes", "memory_cache_limit_bytes", "cache_readable", "cache_writable"), float
+        (
+            *(*limits, "memory_cache_bytes", "memory_cache_limit_bytes", "cache_readable", "cache_writable"),
+            "tls_cert_ends_timestamp_seconds",
+        ),
+        float,
     )
     gateway = Metrics([("*", DEFAULT_METHODS)], gauges=read)
     MiddlewareMetrics(registry=registry)

@@ -478,10 +478,10 @@ async def test_a_line_says_in_what_a_replay_would_have_differed(
     caplog.set_level(logging.INFO, "oncegate.shadow")
     answers = iter(
         [
-            (201, [(b"x-request-id", b"1"), (b"date", b"today"), (b"location", b"/1")], b"receipt 1"),
-            (201, [(b"x-request-id", b"2"), (b"date", b"tomorrow"), (b"location", b"/1")], b"receipt 1"),
-            (409, [(b"location", b"/1"), (b"x-request-id", b"1")], b"receipt 2"),
-            (201, [(b"x-request-id", b"1"), (b"location", b"/1"), (b"set-cookie", b"a=b")], b"receipt 1"),
+            (201, [(b"x-receipt", b"1"), (b"date", b"today"), (b"location", b"/1")], b"receipt 1"),
+            (201, [(b"x-receipt", b"2"), (b"date", b"tomorrow"), (b"location", b"/1")], b"receipt 1"),
+            (409, [(b"location", b"/1"), (b"x-receipt", b"1")], b"receipt 2"),
+            (201, [(b"x-receipt", b"1"), (b"location", b"/1"), (b"set-cookie", b"a=b")], b"receipt 1"),
         ]
     )
 
@@ -503,7 +503,7 @@ async def test_a_line_says_in_what_a_replay_would_have_differed(
     ]
     assert logged == [
         ["first", 201, 201, None, None, None],
-        ["replayed", 201, 201, 201, ["headers"], ["x-request-id"]],
+        ["replayed", 201, 201, 201, ["headers"], ["x-receipt"]],
         ["replayed", 201, 409, 201, ["status", "body"], []],
         ["replayed", 201, 201, 201, [], []],
     ]
