@@ -15,8 +15,6 @@ Headers = list[tuple[bytes, bytes]]
 
 CACHE_STATUS: Final = field("Cache-Status")
 BYPASS: Final = (CACHE_STATUS, b"oncegate; fwd=bypass")
-_STORED: Final = (CACHE_STATUS, b"oncegate; fwd=miss; stored")
-_RELEASED: Final = (CACHE_STATUS, b"oncegate; fwd=miss")
 REPLAYED: Final = (field("Idempotent-Replayed"), b"true")
 _REPLAYED_NAME: Final = REPLAYED[0]
 _REPLAYED_LENGTH: Final = len(REPLAYED[0])
@@ -30,7 +28,7 @@ def executed_headers(headers: Headers, status: int, *, policy: Policy, key_line:
     if not recorded:
         kept.append(BYPASS)
     else:
-        kept.append(_RELEASED if policy.state(status) is None else _STORED)
+        kept.append((CACHE_STATUS, policy.cache_status[status if 0 <= status < 600 else 600]))
     return kept
 
 

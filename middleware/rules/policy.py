@@ -10,6 +10,7 @@ from oncegate.cache.fields import HOP_BY_HOP
 from oncegate.cache.record import State
 from oncegate.middleware.rules.added_headers import OURS
 from oncegate.middleware.rules.key import claim_name
+from oncegate.middleware.rules.key_form import KeyForm
 from oncegate.middleware.rules.path_pattern import PathPattern
 from oncegate.middleware.rules.readings import (
     LONGEST,
@@ -71,11 +72,17 @@ class Policy:
     route: str
     states: list[State | None]
     """The state that a response leaves its record in, by its status, up to 599; ``None`` for a release."""
+    cache_status: list[bytes]
+    """What ``Cache-Status`` says of an execution, by the same, and at 600 for any other status."""
     key_names: tuple[bytes, ...]
     needs_no_key: bool
     """A request without one is not under enforcement."""
     generates_key: bool
     """A request without one is given one."""
+    key_form: KeyForm | None
+    """The form that keys have to have; ``None``: any."""
+    wait: int
+    """Seconds that a concurrent duplicate waits which doesn't say how long."""
     decisive: frozenset[bytes]
     """The headers that need a closer look: the key's, and those that clients may not send about attempts."""
     shortest: int
@@ -212,13 +219,22 @@ def _compile(settings: IdempotencySettings, path: str, status: Mapping[Any, Kind
     if refuses_cookies:
         wanted.add(COOKIE)
     decisive = frozenset((*key_names, ATTEMPT_HEADER))
+    ttl_ms = {
+        State.SUCCEEDED: _ms(settings.ttl),
+        State.FAILED: _ms(settings.error_ttl),
+        State.UNKNOWN: _ms(settings.ttl),
+    }
+    states = [_STATES[kind(code, status)] for code in range(600)]
     return Policy(
         settings=settings,
         route=path,
-        states=[_STATES[kind(code, status)] for code in range(600)],
+        states=states,
+        cache_status=[_executed(state, ttl_ms) for state in (*states, _FAILED)],
         key_names=key_names,
         needs_no_key=NEEDS_NO_KEY[settings.on_missing_key],
         generates_key=GENERATES_KEY[settings.on_missing_key],
+        key_form=KeyForm.of(settings.key_pattern),
+        wait=settings.wait,
         decisive=decisive,
         shortest=min(map(len, decisive)),
         longest=max(map(len, decisive)),
@@ -233,11 +249,7 @@ def _compile(settings: IdempotencySettings, path: str, status: Mapping[Any, Kind
         heartbeat=_ms(settings.lease) / 3000,
         soon=min(_SOON, settings.response_timeout, settings.attempt_timeout, _ms(settings.lease) / 3000),
         retention_ms=_ms(settings.ttl),
-        ttl_ms={
-            State.SUCCEEDED: _ms(settings.ttl),
-            State.FAILED: _ms(settings.error_ttl),
-            State.UNKNOWN: _ms(settings.ttl),
-        },
+        ttl_ms=ttl_ms,
         takeover=frozenset(takeover),
         fails_open=FAILS_OPEN[settings.on_cache_down],
         warns=WARNS[settings.on_mismatch],
@@ -250,6 +262,11 @@ def _compile(settings: IdempotencySettings, path: str, status: Mapping[Any, Kind
         response_timeout=float(settings.response_timeout),
         attempt_timeout=float(settings.attempt_timeout),
     )
+
+
+def _executed(state: State | None, ttl_ms: Mapping[State, int]) -> bytes:
+    """The member of ``Cache-Status`` (RFC 9211) of an execution that leaves its record in ``state``."""
+    return b"oncegate; fwd=miss" if state is None else b"oncegate; fwd=miss; stored; ttl=%d" % (ttl_ms[state] // 1000)
 
 
 def _scope_name(part: str) -> bytes:

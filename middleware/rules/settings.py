@@ -25,6 +25,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from oncegate.cache.fields import FIELD_NAME, HOP_BY_HOP
 from oncegate.middleware.rules.added_headers import ADDED_HEADERS
+from oncegate.middleware.rules.key_form import A_GENERATED_KEY, KeyForm
 from oncegate.middleware.rules.path_pattern import parts_of
 
 
@@ -48,6 +49,8 @@ InAList = BeforeValidator(_no_text)
 Seconds = Annotated[float, Field(gt=0, le=10 * 366 * 86400), BeforeValidator(_in_seconds)]
 """A time-out or a time to live: above zero, at most ten years. A ``timedelta`` is taken for what it lasts."""
 Wait = Annotated[float, Field(ge=0, le=3600)]
+WholeSeconds = Annotated[int, Field(ge=0, le=3600)]
+"""As ``Prefer: wait`` has them."""
 Bytes = Annotated[int, Field(ge=0)]
 FieldName = Annotated[str, StringConstraints(pattern=f"^{FIELD_NAME}$")]
 """An HTTP field name (RFC 9110 section 5.1)."""
@@ -212,6 +215,16 @@ class IdempotencySettings(StrictSettings):
         "returned; auto: once it has returned where a FastAPI dependency of the route ends after the response, "
         "else with the response",
     )
+    key_pattern: str = Field(
+        default="",
+        description="the form that keys have, else 400 `key-invalid`: `uuid`, `uuid7`, `ulid`, or a regular expression for "
+        "the whole key, in Rust's syntax; empty: any",
+    )
+    wait: WholeSeconds = Field(
+        default=0,
+        description="seconds that a concurrent duplicate waits for the outcome, if its Prefer: wait says nothing else; "
+        "0: it gets 409 at once",
+    )
     max_wait: Wait = Field(default=30, description="the most seconds that Prefer: wait may ask for")
     response_timeout: Seconds = Field(
         default=30, description="seconds until the response's head; then 504, and the attempt goes on"
@@ -234,6 +247,21 @@ class IdempotencySettings(StrictSettings):
         if not value.isascii() or any(c in value for c in '<>"\\^`{}| ') or not value.isprintable():
             raise ValueError("must be a URL of printable ASCII, without spaces, quotes or angle brackets")
         return value
+
+    @field_validator("key_pattern")
+    @classmethod
+    def _compiles(cls, value: str) -> str:
+        KeyForm.of(value)
+        return value
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "IdempotencySettings":
+        if self.wait > self.max_wait:
+            raise ValueError(f"wait: {self.wait} is above max_wait ({self.max_wait:g}), which bounds it")
+        form = KeyForm.of(self.key_pattern)
+        if form is not None and self.on_missing_key == "generate" and not form.matches(A_GENERATED_KEY):
+            raise ValueError('key_pattern: refuses the keys that on_missing_key = "generate" makes: UUIDs of version 4')
+        return self
 
     @field_validator(*_REFUSED)
     @classmethod
@@ -277,6 +305,8 @@ class Overrides(StrictSettings):
     max_result: Bytes | None = None
     keep_body: bool | None = None
     complete: Completion | None = None
+    key_pattern: str | None = None
+    wait: WholeSeconds | None = None
     max_wait: Wait | None = None
     response_timeout: Seconds | None = None
     attempt_timeout: Seconds | None = None

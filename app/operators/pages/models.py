@@ -97,14 +97,23 @@ class Statuses(_Sent):
     not_kept: _Ranges
 
 
+class WaitRules(_Sent):
+    """Seconds that a concurrent duplicate waits for the outcome: where Prefer doesn't say, and the most that it may ask for."""
+
+    by_default: Annotated[int, Field(ge=0)]
+    at_most: Annotated[float, Field(ge=0)]
+
+
 class RoutePolicy(_Sent):
     path: str = Field(description="* stands for any run of characters")
-    methods: Annotated[list[str], Field(min_length=1)]
+    methods: Annotated[list[str], Field(description="Empty where enforcement is switched off")]
     mode: Mode = Field(description="Whether a request is executed at once or accepted to be processed later")
     header: str
     aliases: list[str]
     required: bool
     generated_if_missing: bool
+    key_pattern: str | None = Field(description="uuid, uuid7, ulid, or a regular expression; null: any key")
+    wait: WaitRules
     scope: ScopeRules
     fingerprint: FingerprintRules
     expiry: Expiry

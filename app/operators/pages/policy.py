@@ -40,6 +40,8 @@ def _route(policy: Policy, methods: Sequence[str]) -> dict[str, Any]:
         "aliases": list(settings.aliases),
         "required": settings.on_missing_key == "reject",
         "generated_if_missing": policy.generates_key,
+        "key_pattern": settings.key_pattern or None,
+        "wait": {"by_default": settings.wait, "at_most": settings.max_wait},
         "scope": {
             "headers": [part.removeprefix("header:") for part in settings.scope_parts if part.startswith("header:")],
             "claims": list(claims_of(settings)),
