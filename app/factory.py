@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from oncegate.app.gateway.fast_path import FastPath
 from oncegate.app.gateway.gateway import Gateway
 from oncegate.app.operators.pages.bearer import Bearer
-from oncegate.app.operators.pages.operations import Operations
+from oncegate.app.operators.pages.operations import Operations, guarded
 from oncegate.app.operators.pages.policy import published
 from oncegate.app.operators.readiness import Readiness
 from oncegate.app.operators.records import Records
@@ -102,7 +102,7 @@ def create_gateway(
     create = partial(_operators_app, settings, policies, cache, metrics, readiness, operators, tokens)
     return Gateway(
         middleware,
-        operations=Operations(settings.prefix, readiness, create, own_port=settings.ops_port),
+        operations=Operations(settings.prefix, readiness, create, own_port=settings.ops_port, public=settings.public),
         readiness=readiness,
         prefix=settings.prefix,
         ops_port=settings.ops_port,
@@ -213,6 +213,7 @@ def _operators_app(
         statuses=statuses,
         streams=streams,
         cors=settings.cross_origin(),
+        guarded=guarded(settings.public, settings.ops_port),
     )
 
 

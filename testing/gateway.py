@@ -42,7 +42,8 @@ class Gateway:
         self.url = ""
         arguments = ["--upstream", upstream, "--cache", cache, "--port", "0", "--workers", str(workers)]
         environment = {name: value for name, value in os.environ.items() if not name.upper().startswith("ONCEGATE_")}
-        settings = {"namespace": "system", "log_level": "debug", **settings, "routes": routes or []}
+        opened = {"public": ["metrics", "policy", "docs"]}
+        settings = {"namespace": "system", "log_level": "debug", **opened, **settings, "routes": routes or []}
         settings |= {f"idempotency__{name}": value for name, value in (idempotency or {}).items()}
         for name, value in settings.items():
             environment[f"ONCEGATE_{name.upper()}"] = value if isinstance(value, str) else json.dumps(value)

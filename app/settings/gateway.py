@@ -21,10 +21,20 @@ from oncegate.cache.redis.url import MANY_SERVERS, REDIS_SCHEMES, either, scheme
 from oncegate.middleware.admission.callers import RATE
 from oncegate.middleware.http.cors import CrossOrigin
 from oncegate.middleware.rules.digests import Digests, Secrets, given_digests
-from oncegate.middleware.rules.settings import Bytes, IdempotencySettings, Name, Route, Seconds, StrictSettings
+from oncegate.middleware.rules.settings import (
+    Bytes,
+    IdempotencySettings,
+    InAList,
+    Name,
+    Route,
+    Seconds,
+    StrictSettings,
+)
 from oncegate.middleware.tokens.settings import JwtSettings
 from oncegate.middleware.tokens.verifier import all_claims
 
+PublicPage = Literal["metrics", "policy", "docs"]
+"""The operations that may be opened to everybody."""
 LEASE_PER_CACHE_TIMEOUT = 3
 """A renewal is due at a third of the lease: one that times out must still leave room for another."""
 
@@ -121,11 +131,17 @@ class GatewaySettings(StrictSettings):
     shutdown_timeout: Seconds = Field(default=30, description="seconds for attempts in flight to finish")
     prefix: Annotated[str, StringConstraints(pattern=r"^(/[A-Za-z0-9_.~-]+)+$")] = Field(
         default="/_oncegate",
-        description="where operations are (healthz, readyz, policy, metrics, commands, records, dead-letters, docs)",
+        description="where operations are (healthz, readyz, problems, commands, policy, metrics, docs, records, dead-letters)",
     )
     ops_port: Annotated[int, Field(ge=0, le=65535)] = Field(
         default=0,
-        description="the one port that has the operations for operators; 0: they are on the main port, under prefix",
+        description="the one port that has the operations for operators; 0: they are on the main port, under prefix, for who "
+        "brings an operator's token",
+    )
+    public: Annotated[tuple[PublicPage, ...], InAList] = Field(
+        default=(),
+        description="what everybody gets who reaches the main port: `metrics`, `policy`, `docs` (with openapi.json); healthz, "
+        "readyz and problems everybody gets anyway",
     )
     admin_tokens: tuple[str, ...] = Field(
         default=(),
@@ -222,6 +238,13 @@ class GatewaySettings(StrictSettings):
                 f"jwt: is missing, and a scope names a token's claim (jwt:{claims[0]}), which has to be verified: "
                 "set jwks in [jwt]"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _explain_problems(self) -> "GatewaySettings":
+        if not self.idempotency.docs_url:
+            own = self.idempotency.model_copy(update={"docs_url": f"{self.prefix}/problems/"})
+            object.__setattr__(self, "idempotency", own)  # frozen from here on
         return self
 
     @field_validator("encryption_keys")

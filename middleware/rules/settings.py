@@ -233,7 +233,9 @@ class IdempotencySettings(StrictSettings):
         default=900, description="seconds until the response's last byte; then the outcome is unknown"
     )
     docs_url: str = Field(
-        default="https://example.com/docs/idempotency", min_length=1, description="the page that problems link to"
+        default="",
+        description="the page that problems link to, each by its `#slug`; with a `/` at the end each has a page of its own "
+        "there; not given: the gateway's own pages, `problems/` under `prefix`, or in an app none",
     )
 
     @property

@@ -6,7 +6,7 @@ name, the one here ends with ``Shape``, and its schema doesn't (`oncegate.app.op
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AnyUrl, AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 from pydantic.json_schema import SkipJsonSchema
 
 from oncegate.app.operators.audit import MOST_REASON, REASON
@@ -157,7 +157,9 @@ class OriginalResult(_Sent):
 class Problem(BaseModel):
     """A problem (RFC 9457) that the gateway answers with in the upstream's place."""
 
-    type: AnyUrl = Field(description="The setting docs_url with the code as its fragment")
+    type: Annotated[str, Field(min_length=1, json_schema_extra={"format": "uri-reference"})] = Field(
+        description="The page about it: prefix, problems/ and the code, or docs_url and the code as its fragment"
+    )
     title: str
     status: int
     detail: Annotated[str, Field(min_length=1)]

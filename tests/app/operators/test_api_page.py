@@ -63,7 +63,7 @@ async def test_the_description_is_served_as_it_is_checked_in() -> None:
 
 
 async def test_with_a_port_of_the_operators_both_are_there_alone() -> None:
-    async with served(f"http://127.0.0.1:{free_port()}", ops_port=65000) as (client, _):
+    async with served(f"http://127.0.0.1:{free_port()}", ops_port=65000, public=[]) as (client, _):
         for name in ("docs", "openapi.json"):
             assert (await client.get(f"{PREFIX}/{name}")).status_code == 404
 

@@ -149,7 +149,8 @@ async def test_every_header_that_is_added_is_declared_and_every_declared_one_is_
     cors = CrossOrigin(["https://shop.example"], credentials=False)
     app = Answering(201, headers=[(b"x-app", b"1")], held=True)
     rules = [Route(path="/known", require_scope=True), Route(path="/small", max_request_body=1)]
-    there = door(app, routes=rules, cors=cors, date_header=True, watch=(answered := Answered()))
+    options = {"docs_url": "https://docs.example", "watch": (answered := Answered())}
+    there = door(app, routes=rules, cors=cors, date_header=True, **options)
     from_shop = [("origin", "https://shop.example")]
     async with there.in_flight(app, headers=from_shop) as first:
         in_flight = await there.send(headers=from_shop)

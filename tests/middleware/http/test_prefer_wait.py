@@ -259,14 +259,14 @@ async def test_wait_of_a_route_is_shortened_by_the_header(pair: Pair, wait: int)
         assert waiter.value("preference-applied") == (f"wait={wait}" if wait else None)
 
 
-@pytest.mark.parametrize(("asked", "granted"), [(25, 25), (500, 28)])
+@pytest.mark.parametrize(("wanted", "granted"), [(25, 25), (500, 28)])
 async def test_wait_of_a_route_is_lengthened_by_the_header_within_max_wait(
-    pair: Pair, asked: int, granted: int
+    pair: Pair, wanted: int, granted: int
 ) -> None:
     app = Answering(201, held=True)
     first, second = pair(app, wait=1, max_wait=28)
     async with first.in_flight(app):
-        waiter = await pair.waits(lambda: second.begin(headers=[("prefer", f"wait={asked}")]))
+        waiter = await pair.waits(lambda: second.begin(headers=[("prefer", f"wait={wanted}")]))
     await waiter.answered()
     assert (waiter.replayed, waiter.value("preference-applied")) == (True, f"wait={granted}")
 
