@@ -9,7 +9,7 @@ import math
 from typing import Annotated, Final, Literal
 from urllib.parse import urlsplit
 
-from pydantic import ConfigDict, Field, StringConstraints, ValidationError, field_validator, model_validator
+from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from oncegate.app.settings.admin_tokens import parse
 from oncegate.app.settings.cors import CorsSettings
@@ -30,6 +30,7 @@ from oncegate.middleware.rules.settings import (
     Seconds,
     StrictSettings,
 )
+from oncegate.middleware.rules.spelling import Spelling
 from oncegate.middleware.tokens.settings import JwtSettings
 from oncegate.middleware.tokens.verifier import all_claims
 
@@ -96,7 +97,9 @@ class GatewaySettings(StrictSettings):
         default=0,
         description="attempts of one caller per process at once; one more gets 429 too-many-keys; 0: no limit",
     )
-    new_keys_per_caller: Annotated[str, StringConstraints(pattern=f"^({RATE.pattern})?$")] = Field(
+    new_keys_per_caller: Annotated[
+        str, Spelling(f"({RATE.pattern})?", 'a number per second, minute or hour: "600/m"')
+    ] = Field(
         default="",
         description='new keys of one caller per process, as "600/m" (s, m, h); one more gets 429 too-many-keys; "": no limit',
     )
@@ -120,7 +123,9 @@ class GatewaySettings(StrictSettings):
     upstream_ca: str = Field(
         default="", description="PEM file of the authorities that may have signed the upstream's certificate"
     )
-    trusted_proxies: tuple[str, ...] = Field(default=(), description="addresses whose X-Forwarded-* are believed")
+    trusted_proxies: Annotated[tuple[str, ...], InAList] = Field(
+        default=(), description="addresses whose X-Forwarded-* are believed"
+    )
     via: bool = Field(
         default=True,
         description="add Via to requests and responses; an nginx upstream doesn't compress for a request that has it",
@@ -129,7 +134,7 @@ class GatewaySettings(StrictSettings):
         default=0, description="seconds between being unready and closing the port"
     )
     shutdown_timeout: Seconds = Field(default=30, description="seconds for attempts in flight to finish")
-    prefix: Annotated[str, StringConstraints(pattern=r"^(/[A-Za-z0-9_.~-]+)+$")] = Field(
+    prefix: Annotated[str, Spelling(r"(/[A-Za-z0-9_.~-]+)+", 'a path that ends without a slash: "/_oncegate"')] = Field(
         default="/_oncegate",
         description="where operations are (healthz, readyz, problems, commands, policy, metrics, docs, records, dead-letters)",
     )
@@ -208,7 +213,10 @@ class GatewaySettings(StrictSettings):
             )
         if self.ops_port and self.ops_port == self.port:
             raise ValueError("ops_port: is the same as port; leave it out to have operations there")
-        self.digests()
+        try:
+            self.digests()
+        except ValueError as error:
+            raise ValueError(f"secret: {error}") from None
         self._lease_outlives_time_outs("idempotency", self.idempotency)
         consumers: dict[str, str] = {}
         for index, route in enumerate(self.routes):
@@ -217,7 +225,9 @@ class GatewaySettings(StrictSettings):
             except ValidationError as error:
                 first = error.errors(include_input=False)[0]
                 where = ".".join([f"routes.{index}", *map(str, first["loc"])])
-                raise ValueError(f"{where}: {first['msg']}") from None
+                message = first["msg"].removeprefix("Value error, ")
+                # What is wrong between settings names its own.
+                raise ValueError(f"{where}: {message}" if first["loc"] else f"{where}.{message}") from None
             self._lease_outlives_time_outs(f"routes.{index}", rules)
             unknown = [method for method in route.methods if method not in FORWARDED_METHODS]
             if unknown:

@@ -13,7 +13,7 @@ from testing.served import served
 from testing.servers import free_port
 
 NOWHERE = "http://127.0.0.1:1"
-TOKEN = "of-an-operator-1234567890"  # noqa: S105 - a test's
+TOKEN = "of-an-operator-1234567890"
 READER = AdminToken.of("alice", "of-alice-1234567890", writes=False).setting()
 OPENED = {"metrics": ["metrics"], "policy": ["policy"], "docs": ["docs", "openapi.json"]}
 CHOSEN = [path for paths in OPENED.values() for path in paths]
