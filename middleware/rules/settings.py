@@ -110,7 +110,8 @@ def _status(value: object, handler: ValidatorFunctionWrapHandler) -> object:
 
 
 _Status = Annotated[Annotated[int, Field(ge=200, le=599)] | StatusClass, WrapValidator(_status)]
-Statuses = dict[_Status, Kind]
+_OF_STATUSES: Final[dict[str, Any]] = {"propertyNames": {"pattern": "^[2-5]([0-9][0-9]|xx)$"}}
+Statuses = Annotated[dict[_Status, Kind], Field(json_schema_extra=_OF_STATUSES)]
 """Meanings of statuses: an exact one counts before its class (RFC 9110, section 15)."""
 
 DEFAULT_METHODS = ("POST", "PATCH")
