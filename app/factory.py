@@ -47,6 +47,7 @@ def create_gateway(
     write = partial(try_writing, cache, settings.namespace)
     metrics = Metrics(
         [(policy.route, methods) for policy, methods in policies.with_methods()],
+        listed=[(policy.route, methods) for policy, methods in policies.with_methods()[:-1]],
         submissions=[policy.route for policy in policies.all() if policy.submission is not None],
         workers=settings.workers,
         gauges=_gauges(settings, cache)
@@ -88,6 +89,8 @@ def create_gateway(
         observe=_both(metrics.observed, observe),
         watch=metrics,
     )
+
+    middleware.door.policies.on_match = metrics.route_matched
 
     async def close() -> None:
         await forwarder.close()
@@ -207,7 +210,7 @@ def _operators_app(
     return create_app(
         readiness=readiness,
         metrics=metrics.page,
-        policy=published(policies.with_methods()),
+        policy=partial(published, policies.with_methods(), metrics.has_matched),
         operators=operators,
         records=create_records(settings, cache),
         statuses=statuses,

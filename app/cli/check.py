@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from oncegate.app.cli.findings import Finding
+    from oncegate.app.settings.gateway import GatewaySettings
 
 _MARKS = {"good": ("ok", "green"), "advice": ("!!", "yellow"), "failed": ("no", "bold red")}
 
@@ -25,15 +26,30 @@ _MARKS = {"good": ("ok", "green"), "advice": ("!!", "yellow"), "failed": ("no", 
     "--database", metavar="URL", help="Look at the outbox and the order in this database, and at nothing else."
 )
 @click.option("--schema", metavar="NAME", help="Where its tables are.")
+@click.option(
+    "--openapi",
+    "spec",
+    metavar="FILE",
+    help="The upstream's OpenAPI description: name routes that match none of its paths.",
+)
+@click.option("--prefix", metavar="PATH", help="As for openapi: what requests have before the paths of --openapi.")
 @click.option("--strict", is_flag=True, help="Exit code 1 for advice too.")
 @json_output
 def check(
-    config: str | None, strict: bool, as_json: bool, database: str | None, schema: str | None, **options: str | None
+    config: str | None,
+    strict: bool,
+    as_json: bool,
+    database: str | None,
+    schema: str | None,
+    spec: str | None,
+    prefix: str | None,
+    **options: str | None,
 ) -> None:
     """Look at the configuration, the cache, the upstream and the keys of tokens, each with a severity and what to do about it.
 
     It writes one record to the cache and removes it again, and changes nothing else; the upstream gets one HEAD request, and is
     watched for as long as an idle connection is kept.
+    With --openapi it names routes that match no path of the upstream, with the path that is probably meant.
     With --database it looks at that instead, for an outbox and for inboxes with an order: their tables, what the role may,
     transactions that are open for long, rows and aggregates that wait.
     Exit codes: 0 the gateway can run, 1 it can't (cache, upstream or keys), 2 the configuration is wrong.
@@ -54,10 +70,21 @@ def check(
         except ConfigurationError as error:
             _show([Finding("configuration", Severity.FAILED, str(error))], as_json=as_json)
             sys.exit(2)
-        found = run_quietly(examine(settings))
+        found = [*_routes(settings, spec, prefix), *run_quietly(examine(settings))]
     _show(found, as_json=as_json)
     worst = {finding.severity for finding in found}
     sys.exit(1 if Severity.FAILED in worst or (strict and Severity.ADVICE in worst) else 0)
+
+
+def _routes(settings: "GatewaySettings", spec: str | None, prefix: str | None) -> "list[Finding]":
+    if spec is None:
+        return []
+    from oncegate.app.cli.findings import Finding, Severity
+    from oncegate.app.cli.openapi import unmatched_routes
+
+    lines = unmatched_routes(settings, spec, prefix=prefix)
+    found = [Finding("routes", Severity.ADVICE, line) for line in lines]
+    return found or [Finding("routes", Severity.GOOD, f"each of them matches a path of {spec}")]
 
 
 def _show(found: "Sequence[Finding]", *, as_json: bool) -> None:

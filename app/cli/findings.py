@@ -49,7 +49,7 @@ Lines = list[tuple[Severity, str]]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was checked: ``area`` is configuration, cache, stream, jwks or upstream; ``text`` a line without secrets."""
+    """One thing that was checked, in an ``area``: configuration, routes, cache, stream, jwks, upstream; ``text`` is a line."""
 
     area: str
     severity: Severity

@@ -77,7 +77,8 @@ class Histogram:
 
 class Metrics(Watch):
     """All counters. ``routes`` are the patterns under enforcement with their methods; ``workers`` share one object.
-    ``submissions`` are those of the patterns whose commands are accepted to be processed later.
+    ``submissions`` are those of the patterns whose commands are accepted to be processed later; ``listed`` are the routes as they
+    are tried, the default not among them: whether a request has matched each is kept.
 
     To be made before workers are forked; each then calls `enter`. ``gauges`` are read in the process that is scraped.
     """
@@ -87,6 +88,7 @@ class Metrics(Watch):
         routes: Iterable[tuple[str, Sequence[str]]],
         *,
         submissions: Iterable[str] = (),
+        listed: Iterable[tuple[str, Sequence[str]]] = (),
         workers: int = 1,
         gauges: Gauges | None = None,
     ) -> None:
@@ -108,6 +110,7 @@ class Metrics(Watch):
         self._mismatched = {route: columns.take() for route in methods}
         self._refused_logins = columns.take()
         self._submissions = {(route, outcome): columns.take() for route in submissions for outcome in SUBMISSIONS}
+        self._listed = [(route, " ".join(names), columns.take()) for route, names in listed]
         self._cache = {operation: Histogram(columns, HISTOGRAMS["cache"].bounds) for operation in OPERATIONS}
         self._cache_errors = {operation: columns.take() for operation in OPERATIONS}
         self._in_flight, self._waiting, self._buffered = columns.take(), columns.take(), columns.take()
@@ -195,6 +198,14 @@ class Metrics(Watch):
         """Count one submission: ``accepted``, or why not."""
         self._row[self._submissions[route, outcome]] += 1
 
+    def route_matched(self, number: int) -> None:
+        """Note that a request has matched a route, by the number that it is ``listed`` under."""
+        self._row[self._listed[number][2]] = 1
+
+    def has_matched(self, number: int) -> bool:
+        """Whether a request has matched that route since the start, in any worker."""
+        return self._numbers.total(self._listed[number][2]) > 0
+
     def login_refused(self) -> None:
         """Count a request that brought a wrong token for operators."""
         self._row[self._refused_logins] += 1
@@ -249,9 +260,19 @@ class Metrics(Watch):
         yield _gauge("outcomes_waiting", total(self._waiting))
         yield self._counter("worker_deaths", {(): self._deaths})
         yield self._counter("attempts_lost", {(): self._died_with})
+        yield self._matches()
         yield from self._samples()
         for name, read in self._gauges.items():
             yield _gauge(name, read())
+
+    def _matches(self) -> Metric:
+        family = _gauge("route_matched")
+        found: dict[tuple[str, str], bool] = {}
+        for number, (route, methods, _) in enumerate(self._listed):  # two of them may look the same
+            found[route, methods] = found.get((route, methods), False) or self.has_matched(number)
+        for labels, matched in found.items():
+            family.add_metric([*labels], float(matched))
+        return family
 
     def _samples(self) -> Iterable[Metric]:
         at = self._numbers.total(self._sampled_at)

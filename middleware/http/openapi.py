@@ -21,7 +21,7 @@ SCHEMA_NAME = "IdempotencyProblem"
 MOST_VALUES = 2_000_000
 """The most values of a description: far more than anybody writes."""
 
-_METHODS = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
+METHODS = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
 _REPLAYED = {name: header_object(name) for name in ("Idempotent-Replayed", "Cache-Status")}
 _EXAMPLE = "8e03978e-40d5-43dd-bc93-6894a57f9324"
 _NOT_HERE = {"upgrade-unsupported"}
@@ -176,7 +176,7 @@ def _enforced(
     if not isinstance(paths, dict):
         raise NotOpenAPI("not an OpenAPI description: paths is not an object")
     for path, item in paths.items():
-        for method in _METHODS:
+        for method in METHODS:
             operation = item.get(method) if isinstance(item, dict) else None
             policy = policies.match(method.upper(), prefix + str(path)) if isinstance(operation, dict) else None
             if policy is not None and isinstance(operation, dict):

@@ -1,7 +1,7 @@
 """Policies: which requests are enforced and by which rules; the settings, compiled once for the hot path."""
 # Compiled: docs/decisions/0012-compiled.md
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final
@@ -299,6 +299,8 @@ class Policies:
         ]
         self.methods = frozenset(DEFAULT_METHODS).union(*[methods for _, methods, _ in self.routes])
         """Those that may be under enforcement; of any other one the path doesn't matter."""
+        self.on_match: Callable[[int], None] | None = None
+        """Called with the number of a route that a request matches: with the first one of its path, perhaps with later ones."""
         self._find = lru_cache(maxsize=_KEPT_PATHS)(self._search)
 
     def match(self, method: str, path: str, raw_path: bytes | None = None) -> Policy | None:
@@ -343,10 +345,12 @@ class Policies:
         self, routes: list[tuple[PathPattern, frozenset[str], Policy]], method: str, spellings: list[str]
     ) -> Policy | None:
         """The first of ``routes`` that is for the method and for one of these paths."""
-        for pattern, methods, policy in routes:
+        for number, (pattern, methods, policy) in enumerate(routes):
             if not methods or method in methods:
                 for spelling in spellings:
                     if pattern.matches(spelling):
+                        if self.on_match is not None:
+                            self.on_match(number)
                         return policy if methods else None
         return self._default if method in DEFAULT_METHODS else None
 

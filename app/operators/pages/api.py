@@ -78,7 +78,7 @@ async def readiness(request: Request) -> Response:
 )
 async def policy(request: Request) -> Response:
     """Which rules keys are under, generated from the configuration."""
-    return Response(request.app.state.policy, media_type="application/json")
+    return Response(request.app.state.policy(), media_type="application/json")
 
 
 _SERIES = {"schema": {"type": "string", "pattern": r"oncegate_build_info\{"}}
@@ -116,7 +116,7 @@ def create_app(
     *,
     readiness: Readiness,
     metrics: Callable[[str], tuple[bytes, str]],
-    policy: bytes,
+    policy: Callable[[], bytes],
     operators: Bearer | None = None,
     records: Records | None = None,
     statuses: CommandStatuses | None = None,
@@ -126,7 +126,7 @@ def create_app(
 ) -> FastAPI:
     """The app, whose paths begin behind the prefix.
 
-    ``metrics`` formats them as an ``Accept`` header asks; ``policy`` is what is published about keys. Where ``records``,
+    ``metrics`` formats them as an ``Accept`` header asks; ``policy`` makes what is published about keys. Where ``records``,
     ``statuses`` or ``streams`` are not given, their paths don't exist; without ``operators``, neither records nor streams do.
     ``cors`` says which scripts may read commands' statuses; ``guarded`` are the paths that need an operator's token.
     """

@@ -107,6 +107,9 @@ class WaitRules(_Sent):
 class RoutePolicy(_Sent):
     path: str = Field(description="* stands for any run of characters")
     methods: Annotated[list[str], Field(description="Empty where enforcement is switched off")]
+    matched: bool | Missing = Field(
+        default=None, description="Whether a request has matched it since the start, in any worker; not of the last"
+    )
     mode: Mode = Field(description="Whether a request is executed at once or accepted to be processed later")
     header: str
     aliases: list[str]
