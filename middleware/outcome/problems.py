@@ -66,7 +66,8 @@ KINDS: dict[str, _Kind] = {
     "key-invalid": _Kind(
         400,
         "Idempotency-Key is invalid",
-        "The key is empty, too long, malformed, given twice, or differs between the header and an alias.",
+        "The key is empty, too long, malformed, given twice, of another form than the route wants, or differs between the header "
+        "and an alias.",
         retryable=False,
         error_type=IDEMPOTENCY,
     ),

@@ -19,7 +19,7 @@ GUIDE = (ROOT / "docs/operations.md").read_text("utf-8")
 
 
 async def test_every_metric_is_told_of_and_no_other() -> None:
-    gateway = create_gateway(GatewaySettings(upstream="http://127.0.0.1:1"))
+    gateway = create_gateway(GatewaySettings(upstream="http://127.0.0.1:1", public=("metrics",)))
     client = await Client("GET", b"/_oncegate/metrics").call(gateway)
     families = list(text_string_to_metric_families(client.body.decode()))
     registry = CollectorRegistry()

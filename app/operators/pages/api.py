@@ -17,7 +17,7 @@ from oncegate.app.operators.pages.bearer import Bearer
 from oncegate.app.operators.pages.commands import CommandStatuses
 from oncegate.app.operators.pages.operations import FOR_OPERATORS
 from oncegate.app.operators.pages.problem_pages import router as problem_pages
-from oncegate.app.operators.pages.reply import NO_TOKEN, REALM, document, problem, unavailable
+from oncegate.app.operators.pages.reply import NO_TOKEN, REALM, Answers, document, problem, unavailable
 from oncegate.app.operators.readiness import Readiness
 from oncegate.app.operators.records import NotARecord, Records
 from oncegate.cache.errors import CacheError, RecordUnreadable
@@ -82,6 +82,7 @@ async def policy(request: Request) -> Response:
 
 
 _SERIES = {"schema": {"type": "string", "pattern": r"oncegate_build_info\{"}}
+_EXPOSED: Answers = {200: {"content": {"text/plain": _SERIES, "application/openmetrics-text": _SERIES}}}
 
 
 @router.get(
@@ -89,7 +90,7 @@ _SERIES = {"schema": {"type": "string", "pattern": r"oncegate_build_info\{"}}
     tags=["operators"],
     response_class=Response,
     response_description="In the format that Accept asks for. docs/operations.md says what each metric means.",
-    responses={200: {"content": {"text/plain": _SERIES, "application/openmetrics-text": _SERIES}}} | NO_TOKEN,
+    responses=_EXPOSED | NO_TOKEN,
 )
 async def metrics(request: Request) -> Response:
     """The metrics of all workers, for Prometheus."""

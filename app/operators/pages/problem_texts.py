@@ -10,9 +10,11 @@ once per command (a random UUID will do), keep it with the command, and send it 
 ## key-invalid
 
 **What happened.** The header is not one key: it is empty, longer than 255 characters, holds a character that is not
-allowed or a quote that is not closed, came twice, or disagrees with an alias. `detail` says which. The key is not
-echoed. **What was executed.** Nothing. **Send it again?** No, not as it is. **What to do.** Send one key of 1 to
-255 characters: bare (`abc-1`: visible ASCII without `"`, `\` and `,`), or in double quotes (`"abc 1"`).
+allowed or a quote that is not closed, came twice, disagrees with an alias, or hasn't the form that this route wants
+(`key_pattern`: a UUID of version 7, say). `detail` says which. The key is not echoed. **What was executed.**
+Nothing. **Send it again?** No, not as it is. **What to do.** Send one key of 1 to 255 characters: bare (`abc-1`:
+visible ASCII without `"`, `\` and `,`), or in double quotes (`"abc 1"`); in the form that `detail` names, if it
+names one.
 
 ## aggregate-invalid
 
@@ -64,9 +66,9 @@ differently (`fingerprint = "json"` forgives that), and a time stamp or a nonce 
 ## in-flight
 
 **What happened.** The first request with this key, or its latest attempt, is still being executed, maybe by another
-gateway. **What was executed.** Nothing of this request. The other one goes on, even if its client has left. **Send
-it again?** Yes, after `Retry-After`. **What to do.** Send it again with the same key, or with `Prefer: wait=10`, to
-get the outcome as soon as it is there.
+gateway. Where the route lets duplicates `wait`, it was so all that time. **What was executed.** Nothing of this
+request. The other one goes on, even if its client has left. **Send it again?** Yes, after `Retry-After`. **What to
+do.** Send it again with the same key, or with `Prefer: wait=10`, to get the outcome as soon as it is there.
 
 ## duplicate
 

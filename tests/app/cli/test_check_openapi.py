@@ -1,6 +1,6 @@
 """``oncegate check --openapi``: routes that match no path of the upstream's description, with the nearest one.
 
-Rules of docs/contract.md: R10.5, R10.42.
+Rules of docs/contract.md: R10.5, R10.15.
 """
 
 import json
@@ -11,6 +11,7 @@ import pytest
 
 from oncegate.app.cli.openapi import SpecError, unmatched_routes
 from oncegate.app.settings.gateway import GatewaySettings
+from oncegate.middleware.rules.settings import Route
 from testing.command_line import invoke
 
 ANSWER = {"responses": {"200": {"description": "done"}}}
@@ -30,7 +31,7 @@ def spec(tmp_path: Path) -> Path:
 
 
 def lines(spec: Path, *routes: dict[str, Any], prefix: str | None = None) -> list[str]:
-    settings = GatewaySettings(upstream="http://a", routes=routes)
+    settings = GatewaySettings(upstream="http://a", routes=tuple(Route(**route) for route in routes))
     return unmatched_routes(settings, str(spec), prefix=prefix)
 
 

@@ -1,6 +1,6 @@
 """``oncegate config``: what is in effect, where it came from, no secret; and the schema of the file.
 
-Rules of docs/contract.md: R10.40, R10.41.
+Rules of docs/contract.md: R10.1, R10.13, R10.14.
 """
 
 import json

@@ -1,4 +1,7 @@
-"""With the fast path and without it, a gateway gives the same answers, sends the upstream, records and counts the same."""
+"""With the fast path and without it, a gateway gives the same answers, sends the upstream, records and counts the same.
+
+Rules of docs/contract.md: R2.22, R2.23.
+"""
 
 import asyncio
 import re

@@ -1,6 +1,6 @@
 """The pages that problems point to, and that they are where problems say.
 
-Rules of docs/contract.md: R4.2, R11.41.
+Rules of docs/contract.md: R4.2, R11.25.
 """
 
 import re

@@ -1,6 +1,6 @@
 """What everybody gets who reaches the gateway, and what is for operators unless it is opened.
 
-Rules of docs/contract.md: R11.8, R11.40, R11.41.
+Rules of docs/contract.md: R11.8, R11.24, R11.25.
 """
 
 from typing import Any
@@ -81,7 +81,7 @@ async def test_with_a_port_of_the_operators_the_main_port_has_what_is_public_alo
 
 async def _on_the_operators_port(settings: dict[str, Any]) -> dict[str, int]:
     async with served(NOWHERE, **settings) as (client, gateway):
-        own_port = client.base_url.port
+        own_port = client.base_url.port or 0
         gateway.operations._own_port = gateway._ops_port = own_port
         return {path: (await client.get(f"/_oncegate/{path}")).status_code for path in [*CHOSEN, *ALWAYS, "records/"]}
 

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
 
 from oncegate.app.settings.faults import TABLES
 from oncegate.app.settings.gateway import GatewaySettings
@@ -169,9 +170,9 @@ def test_a_mistake_in_the_environment_names_the_variable(
 def test_a_secret_in_the_file_is_told_the_variable_of_its_own_name(name: str, tmp_path: Path) -> None:
     config = tmp_path / "o.toml"
     config.write_text(f'{UPSTREAM}{name} = "s3cret"\n')
-    said = line(config)
-    assert f"set ONCEGATE_{name.upper()} or {name}_file" in said
-    assert "s3cret" not in said
+    line_of_it = line(config)
+    assert f"set ONCEGATE_{name.upper()} or {name}_file" in line_of_it
+    assert "s3cret" not in line_of_it
 
 
 def test_a_name_or_a_table_that_is_there_twice_is_no_toml(tmp_path: Path) -> None:
@@ -218,7 +219,11 @@ def test_no_setting_anywhere_shows_a_pattern_or_a_type_of_python_s(tmp_path: Pat
         '""',
         '["\\u0000"]',
     ]
-    places = [("", GatewaySettings), *((f"[{name}]\n", model) for name, model in TABLES.items()), (ROUTE, Route)]
+    places: list[tuple[str, type[BaseModel]]] = [
+        ("", GatewaySettings),
+        *((f"[{name}]\n", model) for name, model in TABLES.items()),
+        (ROUTE, Route),
+    ]
     config, seen = tmp_path / "o.toml", 0
     for head, model in places:
         for name in model.model_fields:
@@ -226,8 +231,12 @@ def test_no_setting_anywhere_shows_a_pattern_or_a_type_of_python_s(tmp_path: Pat
                 top = "" if name == "upstream" else UPSTREAM
                 before = "[[routes]]\n" if name == "path" else head
                 config.write_text(f"{top}{before}{name} = {value}\n")
-                said = fault_of(config)
-                seen += bool(said)
-                assert [word for word in WORDS_OF_A_LIBRARY if word in said] == [], (name, value, said)
-                assert not said or f"{config}, line " in said or "not to be in a file of settings" in said, said
+                line_of_it = fault_of(config)
+                seen += bool(line_of_it)
+                assert [word for word in WORDS_OF_A_LIBRARY if word in line_of_it] == [], (name, value, line_of_it)
+                assert (
+                    not line_of_it
+                    or f"{config}, line " in line_of_it
+                    or "not to be in a file of settings" in line_of_it
+                ), line_of_it
     assert seen > 500

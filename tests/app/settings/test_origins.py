@@ -1,6 +1,6 @@
 """Where a value came from: which line of the file, which variable.
 
-Rules of docs/contract.md: R10.40.
+Rules of docs/contract.md: R10.13.
 """
 
 import tomllib

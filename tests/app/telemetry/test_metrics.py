@@ -1,6 +1,6 @@
 """Metrics: what the running gateway tells, that no key and no caller is in it, and that the dashboard asks for what there is.
 
-Rules of docs/contract.md: R6.9, R11.3, R11.15, R11.16.
+Rules of docs/contract.md: R6.9, R11.3, R11.15, R11.16, R11.26.
 """
 
 import asyncio
@@ -100,7 +100,7 @@ async def test_decisions_attempts_and_latencies_are_counted_by_route() -> None:
 
 
 async def test_a_route_that_no_request_has_matched_is_named() -> None:
-    routes = [
+    routes: list[dict[str, Any]] = [
         {"path": "/keyless/*"},
         {"path": "/off/*", "methods": []},
         {"path": "/paymets/*", "methods": ["POST", "PUT"]},

@@ -1,6 +1,6 @@
 """`CommandProcessor.process`: the Python door, held to the same promises as HTTP.
 
-Rules of docs/contract.md: R12.4, R12.5.
+Rules of docs/contract.md: R2.22, R2.23, R12.4, R12.5.
 """
 
 import asyncio

@@ -5,6 +5,7 @@ Rules of docs/contract.md: R2.15, R2.16, R2.17, R2.18, R2.19, R2.22, R3.2, R3.9.
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from pydantic import ValidationError
@@ -238,7 +239,7 @@ async def test_wait_of_a_route_lets_concurrent_duplicates_wait_that_ask_for_noth
     first, second = pair(app, wait=20)
     holder = first.begin()
     await app.arrivals()
-    waiters = [await pair.waits(lambda lines=lines: second.begin(headers=lines)) for lines in ([], [], [RESPOND])]
+    waiters = [await pair.waits(partial(second.begin, headers=lines)) for lines in ([], [], [RESPOND])]
     app.release()
     assert not (await holder.answered()).replayed
     assert holder.value("preference-applied") is None, "it has waited for nobody"
