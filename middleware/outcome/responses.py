@@ -6,12 +6,14 @@ from functools import lru_cache
 from time import gmtime, strftime, time
 from typing import Any, Final
 
-from oncegate.cache.record import StoredResponse, stored_response
+from oncegate.cache.record import StoredResponse
 from oncegate.middleware.outcome.problems import Answer, plain_error
 from oncegate.middleware.rules.added_headers import field
 from oncegate.middleware.rules.policy import Policy
 
 Headers = list[tuple[bytes, bytes]]
+_named: Final = tuple.__new__
+"""Makes a named tuple in half the time of its own constructor."""
 
 CACHE_STATUS: Final = field("Cache-Status")
 BYPASS: Final = (CACHE_STATUS, b"oncegate; fwd=bypass")
@@ -28,7 +30,7 @@ def executed_headers(headers: Headers, status: int, *, policy: Policy, key_line:
     if not recorded:
         kept.append(BYPASS)
     else:
-        kept.append((CACHE_STATUS, policy.cache_status[status if 0 <= status < 600 else 600]))
+        kept.append(policy.cache_status[status if 0 <= status < 600 else 600])
     return kept
 
 
@@ -65,7 +67,7 @@ def stored(status: int, headers: Headers, body: bytes | None, unstored: frozense
     if named:
         names = frozenset(named)
         kept = [line for line in kept if line[0] not in names]
-    return stored_response(status, tuple(kept), body, int(time() * 1000))
+    return _named(StoredResponse, (status, tuple(kept), body, int(time() * 1000)))
 
 
 def stored_exception() -> StoredResponse:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from oncegate.cache.fields import HOP_BY_HOP
 from oncegate.cache.record import State
-from oncegate.middleware.rules.added_headers import OURS
+from oncegate.middleware.rules.added_headers import OURS, field
 from oncegate.middleware.rules.key import claim_name
 from oncegate.middleware.rules.key_form import KeyForm
 from oncegate.middleware.rules.path_pattern import PathPattern
@@ -41,6 +41,7 @@ PREFER: Final = b"prefer"
 CONTENT_LENGTH: Final = b"content-length"
 COOKIE: Final = b"cookie"
 ATTEMPT_HEADER: Final = b"idempotency-attempt"
+_CACHE_STATUS: Final = field("Cache-Status")
 
 _RELEASED: Final = frozenset({307, 308, 401, 403, 408, 425, 429})
 """The upstream did nothing and says so: nothing is kept, and the key is free. 307 and 308 have the client send the same request
@@ -72,8 +73,8 @@ class Policy:
     route: str
     states: list[State | None]
     """The state that a response leaves its record in, by its status, up to 599; ``None`` for a release."""
-    cache_status: list[bytes]
-    """What ``Cache-Status`` says of an execution, by the same, and at 600 for any other status."""
+    cache_status: list[tuple[bytes, bytes]]
+    """The ``Cache-Status`` of an execution, by the same, and at 600 for any other status."""
     key_names: tuple[bytes, ...]
     needs_no_key: bool
     """A request without one is not under enforcement."""
@@ -85,9 +86,6 @@ class Policy:
     """Seconds that a concurrent duplicate waits which doesn't say how long."""
     decisive: frozenset[bytes]
     """The headers that need a closer look: the key's, and those that clients may not send about attempts."""
-    shortest: int
-    longest: int
-    """Lengths of their names: most other headers are known not to be among them by that alone, without being hashed."""
     scope_names: tuple[bytes, ...]
     """The headers and claims that tell callers apart, in their order."""
     claims: tuple[bytes, ...]
@@ -137,10 +135,9 @@ class Policy:
 
     def is_decisive(self, headers: Iterable[Sequence[Any]]) -> bool:
         """Whether one of these field lines is among those that are ``decisive``."""
-        shortest, longest = self.shortest, self.longest
-        for line in headers:
-            name = line[0]
-            if shortest <= len(name) <= longest and name in self.decisive:
+        decisive = self.decisive
+        for line in headers:  # noqa: SIM110 - a generator takes a call for each header, and each request without a key comes here
+            if line[0] in decisive:
                 return True
         return False
 
@@ -236,8 +233,6 @@ def _compile(settings: IdempotencySettings, path: str, status: Mapping[Any, Kind
         key_form=KeyForm.of(settings.key_pattern),
         wait=settings.wait,
         decisive=decisive,
-        shortest=min(map(len, decisive)),
-        longest=max(map(len, decisive)),
         scope_names=scope_names,
         claims=claims,
         caller_headers=caller_headers,
@@ -264,9 +259,10 @@ def _compile(settings: IdempotencySettings, path: str, status: Mapping[Any, Kind
     )
 
 
-def _executed(state: State | None, ttl_ms: Mapping[State, int]) -> bytes:
-    """The member of ``Cache-Status`` (RFC 9211) of an execution that leaves its record in ``state``."""
-    return b"oncegate; fwd=miss" if state is None else b"oncegate; fwd=miss; stored; ttl=%d" % (ttl_ms[state] // 1000)
+def _executed(state: State | None, ttl_ms: Mapping[State, int]) -> tuple[bytes, bytes]:
+    """The field ``Cache-Status`` (RFC 9211) of an execution that leaves its record in ``state``."""
+    kept = b"" if state is None else b"; stored; ttl=%d" % (ttl_ms[state] // 1000)
+    return _CACHE_STATUS, b"oncegate; fwd=miss" + kept
 
 
 def _scope_name(part: str) -> bytes:
