@@ -31,10 +31,12 @@ OF_THE_GATEWAY = {
     "oncegate_logins_refused",
     "oncegate_records",
     "oncegate_records_sampled_timestamp_seconds",
+    "oncegate_route_matched",
     "oncegate_submissions",
     "oncegate_worker_deaths",
 }
-"""What an app has not: logins, submissions, workers that somebody looks after, samples of the cache."""
+"""What an app has not: logins, submissions, workers that somebody looks after, samples of the cache; and its routes are
+compared with its paths at the start."""
 _CONSUMERS = CollectorRegistry()
 ConsumerMetrics(registry=_CONSUMERS)
 RelayMetrics(registry=_CONSUMERS)
