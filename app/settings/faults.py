@@ -17,14 +17,14 @@ from oncegate.middleware.tokens.settings import JwtSettings
 
 TABLES: dict[str, type[BaseModel]] = {
     "idempotency": IdempotencySettings,
-    "worker": WorkerSettings,
     "cors": CorsSettings,
     "jwt": JwtSettings,
+    "worker": WorkerSettings,
 }
 """The tables of the file that are settings of their own."""
 _PLACES: Final[dict[str, type[BaseModel]]] = {"": GatewaySettings, **TABLES, "routes": Route}
 """All places of the file, by their names."""
-_TABLE_NAMES: Final = "[idempotency], [cors], [jwt], [worker] and [[routes]]"
+_TABLE_NAMES: Final = ", ".join(f"[{name}]" for name in TABLES) + " and [[routes]]"
 
 _WORDS: Final = {
     "missing": "is missing",

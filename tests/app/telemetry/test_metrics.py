@@ -128,6 +128,15 @@ async def test_a_route_that_no_request_has_matched_is_named() -> None:
     assert "matched" not in default
 
 
+def test_what_one_worker_has_matched_the_others_say_too_and_its_successor() -> None:
+    metrics = Metrics([("/a", ["POST"]), ("*", ["POST"])], listed=[("/a", ["POST"]), ("/b", ["POST"])], workers=2)
+    metrics.enter(0)
+    metrics.route_matched(0)
+    for worker in (1, 0):
+        metrics.enter(worker)
+        assert [metrics.has_matched(number) for number in (0, 1)] == [True, False]
+
+
 async def test_what_is_not_enforced_is_not_counted() -> None:
     async with Upstream(answering(OK)) as upstream, served(upstream.url) as (client, _):
         before = await scrape(client)
