@@ -82,8 +82,8 @@ class Policy:
     """A request without one is given one."""
     key_form: KeyForm | None
     """The form that keys have to have; ``None``: any."""
-    wait: int
-    """Seconds that a concurrent duplicate waits which doesn't say how long."""
+    wait: float
+    """Whole seconds that a concurrent duplicate waits which doesn't say how long."""
     decisive: frozenset[bytes]
     """The headers that need a closer look: the key's, and those that clients may not send about attempts."""
     scope_names: tuple[bytes, ...]
@@ -231,7 +231,7 @@ def _compile(settings: IdempotencySettings, path: str, status: Mapping[Any, Kind
         needs_no_key=NEEDS_NO_KEY[settings.on_missing_key],
         generates_key=GENERATES_KEY[settings.on_missing_key],
         key_form=KeyForm.of(settings.key_pattern),
-        wait=settings.wait,
+        wait=float(settings.wait),
         decisive=decisive,
         scope_names=scope_names,
         claims=claims,

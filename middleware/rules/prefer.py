@@ -45,8 +45,8 @@ def read_line(line: bytes) -> list[tuple[bytes, bytes]]:
     return found
 
 
-def wanted_wait(fields: Fields, policy: Policy, otherwise: int = 0) -> int:
-    """Seconds to wait for a concurrent request: ``Prefer: wait=N`` (RFC 7240 section 4.3), capped by ``max_wait``, else
+def wanted_wait(fields: Fields, policy: Policy, otherwise: float = 0.0) -> float:
+    """Whole seconds to wait for a concurrent request: ``Prefer: wait=N`` (RFC 7240 section 4.3), capped by ``max_wait``, else
     ``otherwise``.
     """
     lines = fields.get(PREFER)
@@ -55,7 +55,7 @@ def wanted_wait(fields: Fields, policy: Policy, otherwise: int = 0) -> int:
     for name, value in preferences(lines):
         if name == b"wait" and value.isdigit():
             seconds = value.lstrip(b"0")[:9]  # of any length: int() takes thousands of digits badly, or not at all
-            return min(int(seconds or 0), int(policy.settings.max_wait))
+            return float(min(int(seconds or 0), int(policy.settings.max_wait)))
     return otherwise
 
 
