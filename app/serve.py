@@ -31,10 +31,16 @@ from oncegate.app.processes import (
     log_ignored_signals,
     unblock_signals,
 )
+<<<<<<< HEAD
 from oncegate.app.replacement.control import NotReplaced
 from oncegate.app.replacement.replacement import Replacement
 from oncegate.app.server.accept import Acceptor, Balance
 from oncegate.app.server.connection import KEEP_ALIVE_SECONDS, InboundConnection
+=======
+from oncegate.app.server.accept import Acceptor, Balance, bind
+from oncegate.app.server.connection import InboundConnection
+from oncegate.app.settings.certificates import ListenerTls, certificates
+>>>>>>> tunnel
 from oncegate.app.settings.gateway import GatewaySettings, redact
 from oncegate.app.settings.sources import ConfigurationError, gateway_admin_token
 from oncegate.app.supervisor import notify
@@ -66,8 +72,9 @@ def serve(
     """
     logs.configure(settings.log_level, settings.log_format)
     try:
+        tls = ListenerTls.of(settings)
         # Made before any fork: nothing in it has a connection, a thread or an event loop yet.
-        gateway = create_gateway(settings, observe=observe, admin_token=gateway_admin_token())
+        gateway = create_gateway(settings, observe=observe, admin_token=gateway_admin_token(), tls=tls)
     except ConfigurationError as error:
         return _refused(str(error), USAGE)
     except UnusableKeys as error:
@@ -78,10 +85,16 @@ def serve(
         listening = Listening(settings, replace=replace)
     except (OSError, NotReplaced) as error:
         return _refused(str(error))
-    for line in settings.advice():
+    for line in (*settings.advice(), *[line for each in certificates(settings) for line in each.advice()]):
         log.warning("%s", line)
     balance = Balance(settings.workers) if settings.workers > 1 else None
+<<<<<<< HEAD
     work = partial(_work, gateway, settings, listening, announce, balance)
+=======
+    work = partial(_work, gateway, settings, sockets, announce, balance, tls)
+    if balance is None:
+        return work(0)
+>>>>>>> tunnel
 
     def died(index: int) -> tuple[int, list[str]]:
         if balance is not None:
@@ -118,14 +131,19 @@ def _work(
     listening: Listening,
     announce: Callable[[str], None] | None,
     balance: Balance | None,
+    tls: ListenerTls | None,
     index: int,
 ) -> int:
     """One process's life: of worker ``index``, or of a process that is alone, without a ``balance``."""
+<<<<<<< HEAD
     replacement = listening.replacement
     replacement.index = index
     server = _Server(
         server_config(gateway), gateway, settings, announce=announce, balance=balance, replacement=replacement
     )
+=======
+    server = _Server(server_config(gateway), gateway, settings, announce=announce, balance=balance, tls=tls)
+>>>>>>> tunnel
     # uvicorn raises the signal again when it has shut down: into these, which do nothing by then. Before it installs
     # its own, they make it stop as soon as it has started.
     for caught in STOPPING:
@@ -175,11 +193,19 @@ class _Server(uvicorn.Server):
         *,
         announce: Callable[[str], None] | None,
         balance: Balance | None = None,
+<<<<<<< HEAD
         replacement: Replacement | None = None,
     ) -> None:
         super().__init__(config)
         self._balance = balance
         self._replacement = replacement
+=======
+        tls: ListenerTls | None = None,
+    ) -> None:
+        super().__init__(config)
+        self._balance = balance
+        self._tls = tls
+>>>>>>> tunnel
         self._gateway = gateway
         self._settings = settings
         self._parent = os.getppid()
@@ -191,6 +217,7 @@ class _Server(uvicorn.Server):
         await super().startup([])  # given the sockets, it would accept beside the acceptor for a moment
         if not self.started or not sockets:
             return
+<<<<<<< HEAD
         if self._replacement is not None:
             await self._begin(self._replacement)
         if self.should_exit:
@@ -198,15 +225,24 @@ class _Server(uvicorn.Server):
         for each in sockets:
             each.listen(BACKLOG)
         self._acceptor = Acceptor(sockets, self._connection, self.server_state.connections, self._balance)
+=======
+        for server in self.servers:  # they made the sockets listen, and would accept beside the acceptor
+            server.close()
+        self.servers = []
+        self._acceptor = Acceptor(sockets, self._connection, self.server_state.connections, self._balance, self._tls)
+>>>>>>> tunnel
         self._acceptor.start()
         log_ignored_signals()
         _spare_the_collector()
         host = f"[{self._settings.host}]" if ":" in self._settings.host else self._settings.host
-        url = f"http://{host}:{sockets[0].getsockname()[1]}"
+        scheme = "http" if self._tls is None else "https"
+        url = f"{scheme}://{host}:{sockets[0].getsockname()[1]}"
         upstream, cache = redact(self._settings.upstream), redact(self._settings.cache)
         log.info("listening on %s, upstream %s, cache %s", url, upstream, cache)
         if self._settings.ops_port:
-            log.info("metrics and records on http://%s:%d%s", host, self._settings.ops_port, self._settings.prefix)
+            log.info(
+                "metrics and records on %s://%s:%d%s", scheme, host, self._settings.ops_port, self._settings.prefix
+            )
         if self._announce:
             self._announce(url)
         self._loading = asyncio.ensure_future(self._load_operations())

@@ -17,7 +17,7 @@ from testing.template import Forked
 DEADLINE = 60.0
 """Seconds for anything that must happen at all; a machine would have to be very slow to need them."""
 _COMMAND = ["-c", "from oncegate.app.cli.main import main; main()", "serve"]
-_LISTENING = re.compile(r"listening on (http://[0-9.:]+)")
+_LISTENING = re.compile(r"listening on (https?://[0-9.:]+)")
 
 
 class Gateway:
@@ -71,7 +71,7 @@ class Gateway:
 
     @property
     def address(self) -> tuple[str, int]:
-        host, _, port = self.url.removeprefix("http://").partition(":")
+        host, _, port = self.url.partition("://")[2].partition(":")
         return host, int(port)
 
     @property
