@@ -158,9 +158,11 @@ and it is executed again. Without a key: only if the method is idempotent (GET, 
 
 ## upgrade-unsupported
 
-**What happened.** The request asks for a WebSocket (`Upgrade: websocket`). The gateway forwards plain HTTP requests
-only. Any other `Upgrade` is ignored. **What was executed.** Nothing. **Send it again?** No, not through the
-gateway. **What to do.** Route such requests past the gateway.
+**What happened.** The request asks for a WebSocket (`Upgrade: websocket`) where that can't be had: a route's rules
+hold for it (its `methods` name `GET`), or it is no handshake as RFC 6455 has it: another method, a body, another
+protocol beside it, no `Connection: Upgrade`. Any other WebSocket passes; any other `Upgrade` is ignored. **What was
+executed.** Nothing. **Send it again?** No. **What to do.** Take `GET` out of the route's `methods`, or give the
+WebSocket a path that no route with it matches.
 
 ## upstream-unreachable
 
