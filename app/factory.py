@@ -10,7 +10,7 @@ from oncegate.app.gateway.lasting import Lasting
 from oncegate.app.gateway.tunnel import Tunnels
 from oncegate.app.http1 import TrustedPeers
 from oncegate.app.operators.pages.bearer import Bearer
-from oncegate.app.operators.pages.operations import Operations
+from oncegate.app.operators.pages.operations import Operations, guarded
 from oncegate.app.operators.pages.policy import published
 from oncegate.app.operators.readiness import Readiness
 from oncegate.app.operators.records import Records
@@ -120,8 +120,8 @@ def create_gateway(
     gateway = Gateway(
         middleware,
         lasting=lasting,
-        install=partial(_install, settings, policies, lasting, forwarder, tokens),
-        operations=Operations(settings.prefix, readiness, create, own_port=settings.ops_port),
+        install=partial(_install, settings, door.policies, lasting, forwarder, tokens),
+        operations=Operations(settings.prefix, readiness, create, own_port=settings.ops_port, public=settings.public),
         readiness=readiness,
         prefix=settings.prefix,
         ops_port=settings.ops_port,
@@ -165,7 +165,10 @@ def _install(
     }
     if (tls := lasting.tls) is not None:
         gauges["tls_cert_ends_timestamp_seconds"] = lambda: tls.ends
-    lasting.metrics.serve(settings_digest(settings), *_labels(policies), gauges, _shares(policies))
+    routes, submissions = _labels(policies)
+    metrics = lasting.metrics
+    metrics.serve(settings_digest(settings), routes, submissions, gauges, _shares(policies), routes[:-1])
+    policies.on_match = metrics.noting_matches()
     if lasting.access_log is not None:
         lasting.access_log.follow(
             selection=Selection.of(settings.access_log_only) if settings.access_log_only else None,
@@ -287,13 +290,14 @@ def _operators_app(
     return create_app(
         readiness=readiness,
         metrics=metrics.page,
-        policy=published(policies.with_methods(), settings_digest(settings)),
+        policy=partial(published, policies.with_methods(), settings_digest(settings), metrics.has_matched),
         reload=reload,
         operators=operators,
         records=create_records(settings, cache),
         statuses=statuses,
         streams=streams,
         cors=settings.cross_origin(),
+        guarded=guarded(settings.public, settings.ops_port),
     )
 
 

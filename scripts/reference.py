@@ -23,7 +23,8 @@ Command line (`oncegate serve --help`) over environment over TOML file (`--confi
 In the environment a setting is `ONCEGATE_` and its name, in a table with two underscores: `ONCEGATE_UPSTREAM`,
 `ONCEGATE_IDEMPOTENCY__TTL`; lists and `ONCEGATE_ROUTES` are written as JSON. In the file, `"${NAME}"` is taken from the
 environment. A wrong or unknown setting stops the start with one line that names it, and exit code 2. Times are in seconds,
-sizes in bytes.
+sizes in bytes. `oncegate config` prints what is in effect and where each value came from; editors complete and check the file by
+[`oncegate.schema.json`](oncegate.schema.json) (`oncegate config --schema`).
 """
 JWT = """
 ## `[jwt]`

@@ -48,7 +48,8 @@ class Gateway:
         arguments += ["--replace"] if replace else []
         environment = {name: value for name, value in os.environ.items() if not name.upper().startswith("ONCEGATE_")}
         environment["RUNTIME_DIRECTORY"] = str(log.parent)  # where gateways on one port find each other
-        settings = {"namespace": "system", "log_level": "debug", **settings}
+        opened = {"public": ["metrics", "policy", "docs"]}
+        settings = {"namespace": "system", "log_level": "debug", **opened, **settings}
         if routes is not None or "config" not in settings:  # else the file has them
             settings["routes"] = routes or []
         settings |= {f"idempotency__{name}": value for name, value in (idempotency or {}).items()}

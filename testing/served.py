@@ -21,7 +21,8 @@ from testing.upstreams import PATIENCE
 async def served(
     upstream: str, *, admin_token: str | None = None, reload: Reload | None = None, **settings: Any
 ) -> AsyncIterator[tuple[httpx.AsyncClient, Gateway]]:
-    """A client of the gateway, and the gateway."""
+    """A client of the gateway, and the gateway. What can be public is, unless told otherwise."""
+    settings.setdefault("public", ["metrics", "policy", "docs"])
     gateway = create_gateway(GatewaySettings(upstream=upstream, **settings), admin_token=admin_token, reload=reload)
     sockets = bind("127.0.0.1", 0)
     url = f"http://127.0.0.1:{sockets[0].getsockname()[1]}"

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from oncegate.app.cli.findings import Finding
+    from oncegate.app.settings.gateway import GatewaySettings
 
 _MARKS = {"good": ("ok", "green"), "advice": ("!!", "yellow"), "failed": ("no", "bold red")}
 
@@ -30,6 +31,13 @@ _MARKS = {"good": ("ok", "green"), "advice": ("!!", "yellow"), "failed": ("no", 
     metavar="FILE|URL",
     help="Say what changes for callers, against another file, or the gateway at http://..., and look at nothing else.",
 )
+@click.option(
+    "--openapi",
+    "spec",
+    metavar="FILE",
+    help="The upstream's OpenAPI description: name routes that match none of its paths.",
+)
+@click.option("--prefix", metavar="PATH", help="As for openapi: what requests have before the paths of --openapi.")
 @click.option("--strict", is_flag=True, help="Exit code 1 for advice too.")
 @json_output
 def check(
@@ -39,12 +47,15 @@ def check(
     database: str | None,
     schema: str | None,
     against: str | None,
+    spec: str | None,
+    prefix: str | None,
     **options: str | None,
 ) -> None:
     """Look at the configuration, the cache, the upstream and the keys of tokens, each with a severity and what to do about it.
 
     It writes one record to the cache and removes it again, and changes nothing else; the upstream gets one HEAD request, and is
     watched for as long as an idle connection is kept.
+    With --openapi it names routes that match no path of the upstream, with the path that is probably meant.
     With --database it looks at that instead, for an outbox and for inboxes with an order: their tables, what the role may,
     transactions that are open for long, rows and aggregates that wait.
     With --against it says route by route what would change for callers, which settings wait for a restart, and whether a reload
@@ -73,7 +84,7 @@ def check(
             _show([Finding("configuration", Severity.FAILED, str(error))], as_json=as_json)
             sys.exit(2)
         if against is None:
-            found = run_quietly(examine(settings))
+            found = [*_routes(settings, spec, prefix), *run_quietly(examine(settings))]
         elif "://" not in against:
             found = compared_with_settings(other, settings)
         else:
@@ -81,6 +92,17 @@ def check(
     _show(found, as_json=as_json)
     worst = {finding.severity for finding in found}
     sys.exit(1 if Severity.FAILED in worst or (strict and Severity.ADVICE in worst) else 0)
+
+
+def _routes(settings: "GatewaySettings", spec: str | None, prefix: str | None) -> "list[Finding]":
+    if spec is None:
+        return []
+    from oncegate.app.cli.findings import Finding, Severity
+    from oncegate.app.cli.openapi import unmatched_routes
+
+    lines = unmatched_routes(settings, spec, prefix=prefix)
+    found = [Finding("routes", Severity.ADVICE, line) for line in lines]
+    return found or [Finding("routes", Severity.GOOD, f"each of them matches a path of {spec}")]
 
 
 def _show(found: "Sequence[Finding]", *, as_json: bool) -> None:

@@ -52,7 +52,7 @@ Lines = list[tuple[Severity, str]]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was checked: ``area`` is configuration, cache, stream, jwks, tls or upstream; ``text`` has no secrets."""
+    """One thing that was checked, in an ``area``: configuration, routes, cache, stream, jwks, tls, upstream; ``text``: a line."""
 
     area: str
     severity: Severity

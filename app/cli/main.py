@@ -10,6 +10,7 @@ import click
 from oncegate import __version__
 from oncegate.app.cli.check import check
 from oncegate.app.cli.commands import commands
+from oncegate.app.cli.config import config
 from oncegate.app.cli.database.inbox import inbox
 from oncegate.app.cli.database.outbox import outbox
 from oncegate.app.cli.database.projections import project, projections
@@ -182,5 +183,19 @@ def openapi(upstream_spec: str, config: str | None, prefix: str | None, out: Lit
     click.echo(describe_upstream(settings_of({}, config), upstream_spec, prefix=prefix, out=out), nl=False)
 
 
-for each in (keys, records, check, shadow, reload, worker, commands, inbox, outbox, relay, project, projections):
+for each in (
+    keys,
+    records,
+    check,
+    config,
+    shadow,
+    reload,
+    worker,
+    commands,
+    inbox,
+    outbox,
+    relay,
+    project,
+    projections,
+):
     main.add_command(each)

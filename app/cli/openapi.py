@@ -7,14 +7,17 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from oncegate.app.settings.gateway import GatewaySettings
-from oncegate.middleware.http.openapi import NotOpenAPI, describe
+from oncegate.middleware.http.app_advice import Endpoint, unmatched
+from oncegate.middleware.http.openapi import METHODS, NotOpenAPI, describe
 from oncegate.middleware.rules.policy import Policies
 
 Format = Literal["json", "yaml"]
+_PARAMETER = re.compile(r"(\{[^{}/]*\})")
+_NOTHING = re.compile(r"(?!)")
 
 
 class SpecError(Exception):
@@ -37,6 +40,37 @@ def describe_upstream(settings: GatewaySettings, file: str, *, prefix: str | Non
     if (out or read_as) == "json":
         return _to_json(described)
     return _to_yaml(described)
+
+
+class _Path(NamedTuple):
+    """A path of a description, as `Endpoint` has a route of an app's."""
+
+    path_regex: re.Pattern[str]
+
+
+def unmatched_routes(settings: GatewaySettings, file: str, *, prefix: str | None) -> list[str]:
+    """A line for each of the routes that matches no path of the description in ``file``. Raises `SpecError`."""
+    spec, _ = _read(file)
+    paths = spec.get("paths") if isinstance(spec, Mapping) else None
+    if not isinstance(paths, Mapping):
+        raise SpecError(f"{file}: is not an OpenAPI description: it has no paths")
+    before = _server_path(spec) if prefix is None else prefix
+    found = []
+    for name, item in paths.items():
+        path, operations = f"{before.rstrip('/')}{name}", item if isinstance(item, Mapping) else {}
+        methods = frozenset(each.upper() for each in operations if each in METHODS)
+        spelled = "".join("[^/]+" if part.startswith("{") else re.escape(part) for part in _PARAMETER.split(path))
+        found.append(Endpoint(path, methods, _Path(re.compile(f"^{spelled}$"))))
+    otherwise = "none of them is near" if found else "it has none"
+    return [
+        *unmatched(
+            found or [Endpoint("", frozenset(), _Path(_NOTHING))],
+            settings.idempotency,
+            settings.routes,
+            whose=file,
+            otherwise=otherwise,
+        )
+    ]
 
 
 def _read(file: str) -> tuple[Any, Format]:

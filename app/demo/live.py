@@ -47,6 +47,7 @@ def run(port: int | None = None) -> int:
             upstream=upstream,
             port=_free_port() if port is None else port,
             log_level="warning",
+            public=("metrics", "policy", "docs"),
             shutdown_timeout=10,
         )
 

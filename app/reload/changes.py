@@ -5,8 +5,10 @@ from typing import Final
 
 from pydantic import ValidationError
 
+from oncegate.app.settings.faults import line_of
 from oncegate.app.settings.gateway import GatewaySettings
-from oncegate.app.settings.sources import ConfigurationError, first_fault
+from oncegate.app.settings.origins import Origins
+from oncegate.app.settings.sources import ConfigurationError
 from oncegate.middleware.rules.secret_check import other_secret_line
 
 AFTER_RESTART: Final = (
@@ -46,7 +48,7 @@ def in_effect(running: GatewaySettings, read: GatewaySettings) -> tuple[GatewayS
         return GatewaySettings(**values), tuple(wait)
     except ValidationError as error:
         raise ConfigurationError(
-            f"{first_fault(error)}, while these have their former values, until a restart: {', '.join(wait)}"
+            f"{line_of(error, Origins({}, {}, {}))}, while these have their former values, until a restart: {', '.join(wait)}"
         ) from None
 
 

@@ -2,19 +2,26 @@
 
 from typing import Annotated
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import Field, model_validator
 
 from oncegate.middleware.http.cors import EXPOSED_HEADERS, CrossOrigin
-from oncegate.middleware.rules.settings import StrictSettings
+from oncegate.middleware.rules.settings import InAList, StrictSettings
+from oncegate.middleware.rules.spelling import Spelling
 
-Origin = Annotated[str, StringConstraints(pattern=r"^(\*|[a-z][a-z0-9+.-]*://[a-z0-9._~\[\]:-]+)$")]
+Origin = Annotated[
+    str,
+    Spelling(
+        r"\*|[a-z][a-z0-9+.-]*://[a-z0-9._~\[\]:-]+",
+        'an origin as browsers write it, without a path: "https://shop.example"; or "*"',
+    ),
+]
 """An origin as browsers write it (RFC 6454 section 6.1): in lower case, without a path, without the scheme's own port."""
 
 
 class CorsSettings(StrictSettings):
     """Without ``origins``, nothing is added to any answer."""
 
-    origins: tuple[Origin, ...] = Field(
+    origins: Annotated[tuple[Origin, ...], InAList] = Field(
         default=(), description='those whose scripts may read answers: `["https://shop.example"]`; `["*"]`: any'
     )
     credentials: bool = Field(

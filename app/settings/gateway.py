@@ -9,7 +9,7 @@ import math
 from typing import Annotated, Final, Literal
 from urllib.parse import urlsplit
 
-from pydantic import ConfigDict, Field, StringConstraints, ValidationError, field_validator, model_validator
+from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from oncegate.app.settings.access_log import AccessLogFormat, Selection
 from oncegate.app.settings.admin_tokens import parse
@@ -25,15 +25,19 @@ from oncegate.middleware.rules.digests import Digests, Secrets, given_digests
 from oncegate.middleware.rules.settings import (
     Bytes,
     IdempotencySettings,
+    InAList,
     Name,
     Route,
     Seconds,
     StrictSettings,
     check_enforce,
 )
+from oncegate.middleware.rules.spelling import Spelling
 from oncegate.middleware.tokens.settings import JwtSettings
 from oncegate.middleware.tokens.verifier import all_claims
 
+PublicPage = Literal["metrics", "policy", "docs"]
+"""The operations that may be opened to everybody."""
 LEASE_PER_CACHE_TIMEOUT = 3
 """A renewal is due at a third of the lease: one that times out must still leave room for another."""
 
@@ -100,7 +104,9 @@ class GatewaySettings(StrictSettings):
         default=0,
         description="attempts of one caller per process at once; one more gets 429 too-many-keys; 0: no limit",
     )
-    new_keys_per_caller: Annotated[str, StringConstraints(pattern=f"^({RATE.pattern})?$")] = Field(
+    new_keys_per_caller: Annotated[
+        str, Spelling(f"({RATE.pattern})?", 'a number per second, minute or hour: "600/m"')
+    ] = Field(
         default="",
         description='new keys of one caller per process, as "600/m" (s, m, h); one more gets 429 too-many-keys; "": no limit',
     )
@@ -131,7 +137,9 @@ class GatewaySettings(StrictSettings):
     tunnel_timeout: Seconds = Field(
         default=300, description="seconds until a WebSocket that carries nothing, a ping neither, is closed"
     )
-    trusted_proxies: tuple[str, ...] = Field(default=(), description="addresses whose X-Forwarded-* are believed")
+    trusted_proxies: Annotated[tuple[str, ...], InAList] = Field(
+        default=(), description="addresses whose X-Forwarded-* are believed"
+    )
     via: bool = Field(
         default=True,
         description="add Via to requests and responses; an nginx upstream doesn't compress for a request that has it",
@@ -140,13 +148,20 @@ class GatewaySettings(StrictSettings):
         default=0, description="seconds between being unready and closing the port"
     )
     shutdown_timeout: Seconds = Field(default=30, description="seconds for attempts in flight to finish")
-    prefix: Annotated[str, StringConstraints(pattern=r"^(/[A-Za-z0-9_.~-]+)+$")] = Field(
+    prefix: Annotated[str, Spelling(r"(/[A-Za-z0-9_.~-]+)+", 'a path that ends without a slash: "/_oncegate"')] = Field(
         default="/_oncegate",
-        description="where operations are (healthz, readyz, policy, metrics, commands, records, dead-letters, reload, docs)",
+        description="where operations are (healthz, readyz, problems, commands, policy, metrics, docs, records, dead-letters, "
+        "reload)",
     )
     ops_port: Annotated[int, Field(ge=0, le=65535)] = Field(
         default=0,
-        description="the one port that has the operations for operators; 0: they are on the main port, under prefix",
+        description="the one port that has the operations for operators; 0: they are on the main port, under prefix, for who "
+        "brings an operator's token",
+    )
+    public: Annotated[tuple[PublicPage, ...], InAList] = Field(
+        default=(),
+        description="what everybody gets who reaches the main port: `metrics`, `policy`, `docs` (with openapi.json); healthz, "
+        "readyz and problems everybody gets anyway",
     )
     admin_tokens: tuple[str, ...] = Field(
         default=(),
@@ -232,9 +247,10 @@ class GatewaySettings(StrictSettings):
             )
         if self.ops_port and self.ops_port == self.port:
             raise ValueError("ops_port: is the same as port; leave it out to have operations there")
-        if self.access_log == "none" and (self.access_log_file or self.access_log_only):
-            raise ValueError('access_log: is "none", and so nothing is written: set it to "json" or "combined"')
-        self.digests()
+        try:
+            self.digests()
+        except ValueError as error:
+            raise ValueError(f"secret: {error}") from None
         self._lease_outlives_time_outs("idempotency", self.idempotency)
         consumers: dict[str, str] = {}
         for index, route in enumerate(self.routes):
@@ -243,7 +259,9 @@ class GatewaySettings(StrictSettings):
             except ValidationError as error:
                 first = error.errors(include_input=False)[0]
                 where = ".".join([f"routes.{index}", *map(str, first["loc"])])
-                raise ValueError(f"{where}: {first['msg']}") from None
+                message = first["msg"].removeprefix("Value error, ")
+                # What is wrong between settings names its own.
+                raise ValueError(f"{where}: {message}" if first["loc"] else f"{where}.{message}") from None
             self._lease_outlives_time_outs(f"routes.{index}", rules)
             unknown = [method for method in route.methods if method not in FORWARDED_METHODS]
             if unknown:
@@ -265,6 +283,22 @@ class GatewaySettings(StrictSettings):
                 f"jwt: is missing, and a scope names a token's claim (jwt:{claims[0]}), which has to be verified: "
                 "set jwks in [jwt]"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _followed(self) -> "GatewaySettings":
+        given = "access_log_file" if self.access_log_file else "access_log_only" if self.access_log_only else ""
+        if given and self.access_log == "none":
+            raise ValueError(
+                f'{given}: nothing is written, since access_log is "none": set that to "json" or "combined"'
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _explain_problems(self) -> "GatewaySettings":
+        if not self.idempotency.docs_url:
+            own = self.idempotency.model_copy(update={"docs_url": f"{self.prefix}/problems/"})
+            object.__setattr__(self, "idempotency", own)  # frozen from here on
         return self
 
     @model_validator(mode="after")

@@ -11,34 +11,28 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 from pydantic.fields import FieldInfo
-from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, EnvSettingsSource
 
-from oncegate.app.settings.cors import CorsSettings
+from oncegate.app.settings.faults import TABLES, line_of, unknown_variable
 from oncegate.app.settings.gateway import GatewaySettings
-from oncegate.app.settings.worker import WorkerSettings
-from oncegate.middleware.rules.settings import IdempotencySettings, nearest
-from oncegate.middleware.tokens.settings import JwtSettings
+from oncegate.app.settings.origins import PREFIX, Origins
 
-PREFIX = "ONCEGATE_"
 _OF_DATABASES = {f"ONCEGATE_{name}_DATABASE" for name in ("INBOX", "OUTBOX", "PROJECTIONS")}
 NOT_SETTINGS = {"ONCEGATE_CONFIG", "ONCEGATE_ADMIN_TOKEN", *_OF_DATABASES}
 """Variables that are ours without being a setting of the file: where the file is, a secret that no file should hold, and options
 of single commands."""
-TABLES: dict[str, type[BaseModel]] = {
-    "idempotency": IdempotencySettings,
-    "worker": WorkerSettings,
-    "cors": CorsSettings,
-    "jwt": JwtSettings,
-}
-"""The tables of the file that are settings of their own."""
-
 _SECRET = ("secret", "encryption_keys")
 """Settings that stand in no file, but in the environment, or in a file of their own."""
 _FILES = {"secret_file": "secret", "encryption_keys_file": "encryption_keys"}
 """Settings that name such a file, and the one that gets its lines, and is not given besides."""
+_NOT_TOML = {"Cannot overwrite": ": a name is there twice", "Cannot declare": ": a table is there twice"}
+"""What may be said of a file that is none, by how the parser's own words begin."""
+_LISTS = {
+    "": 'a list is written as JSON: ["one", "two"]',
+    "routes": 'routes are written as JSON: [{"path": "/payments/*"}]',
+}
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
@@ -80,50 +74,63 @@ def load(
     ``defaults`` stand in for what isn't given, for commands that need less than the gateway does.
     Raises `ConfigurationError`.
     """
+    return load_with_origins(arguments, config, defaults=defaults)[0]
+
+
+def load_with_origins(
+    arguments: Mapping[str, object], config: str | None = None, *, defaults: Mapping[str, object] | None = None
+) -> tuple[GatewaySettings, Origins]:
+    """The same, and where each value that was given came from."""
     config = config or os.environ.get("ONCEGATE_CONFIG") or None
-    from_file = _read_file(config) if config else {}
+    text, from_file = _read_file(config) if config else ("", {})
     from_environment = _read_environment()
+    origins = Origins(arguments, from_environment, from_file, config, text)
     merged = _over(_over(_over(defaults or {}, from_file), from_environment), arguments)
-    _read_files(merged)
+    _read_files(merged, origins)
     try:
-        return GatewaySettings(**merged)
+        return GatewaySettings(**merged), origins
     except ValidationError as error:
-        sources = {"command line": arguments, "environment": from_environment, str(config): from_file}
-        raise ConfigurationError(_one_line(error, sources)) from None
+        raise ConfigurationError(line_of(error, origins)) from None
 
 
-def _read_file(config: str) -> dict[str, Any]:
+def _read_file(config: str) -> tuple[str, dict[str, Any]]:
+    """The file's text, and what it says."""
     try:
-        data = tomllib.loads(Path(config).read_text("utf-8"))
+        text = Path(config).read_text("utf-8")
+        data = tomllib.loads(text)
     except OSError as error:
         raise ConfigurationError(f"{config}: can't be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         place = re.search(r"\(at .*\)$", str(error))  # the rest of its text may repeat what the file holds
-        raise ConfigurationError(f"{config}: is not valid TOML {place[0] if place else ''}".rstrip()) from None
+        what = next((words for start, words in _NOT_TOML.items() if str(error).startswith(start)), "")
+        raise ConfigurationError(f"{config}: is not valid TOML{what} {place[0] if place else ''}".rstrip()) from None
     for name in _SECRET:
         given = data.get(name)
         for value in given if isinstance(given, list) else [given]:
             if isinstance(value, str) and value not in ("", "none") and not _VARIABLE.search(value):
+                variable = f"{PREFIX}{name.upper()}"
                 raise ConfigurationError(
-                    f"{config}: {name}: is not to be in a file; name a variable, ${{ONCEGATE_SECRET}}"
+                    f"{config}: {name}: is not to be in a file of settings: set {variable} or {name}_file, "
+                    "or name a variable here, ${NAME}"
                 )
     expanded: dict[str, Any] = _expand(data, config, "")
-    return expanded
+    return text, expanded
 
 
-def _read_files(merged: dict[str, Any]) -> None:
+def _read_files(merged: dict[str, Any], origins: Origins) -> None:
     """Put what stands in files of its own, a line each, in the place of the settings that these files stand for."""
     for name, other in _FILES.items():
         if not merged.get(name):
             continue
+        where = f"{name} ({origins.of((name,))})"
         if merged.get(other):
-            raise ConfigurationError(f"{name}: excludes {other}")
+            raise ConfigurationError(f"{where}: excludes {other} ({origins.of((other,))}): give one of them")
         try:
             lines = Path(str(merged[name])).read_text("utf-8").split()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigurationError(f"{name}: can't be read: {getattr(error, 'strerror', 'no UTF-8')}") from None
+        except (OSError, ValueError) as error:
+            raise ConfigurationError(f"{where}: can't be read: {getattr(error, 'strerror', 'no UTF-8')}") from None
         if not lines:
-            raise ConfigurationError(f"{name}: is empty")
+            raise ConfigurationError(f"{where}: names a file that is empty")
         merged[other] = lines
 
 
@@ -165,8 +172,15 @@ class _Environment(EnvSettingsSource):
         try:
             return super().decode_complex_value(field_name, field, value)
         except ValueError:
-            message = 'a list or table is written as JSON: ["one", "two"]'
-            raise ConfigurationError(f"{field_name} (environment): {message}") from None
+            is_table = field_name in TABLES or field_name == "forward_headers"
+            form = 'a table is written as JSON: {"name": "value"}' if is_table else _LISTS.get(field_name, _LISTS[""])
+            raise ConfigurationError(f"{_variable_of(field_name, value)} (environment): {form}") from None
+
+
+def _variable_of(field_name: str, value: str) -> str:
+    """The variable that has ``value`` for a field, which may be one of a table."""
+    ours = [name for name, given in os.environ.items() if name.upper().startswith(PREFIX) and given == value]
+    return next((name for name in ours if name.lower().endswith(field_name)), field_name)
 
 
 def _check_known(name: str) -> None:
@@ -175,10 +189,7 @@ def _check_known(name: str) -> None:
     if nested:
         known = setting in TABLES and len(nested) == 1 and nested[0] in TABLES[setting].model_fields
     if not known:
-        variables = [PREFIX + field.upper() for field in GatewaySettings.model_fields]
-        for table, model in TABLES.items():
-            variables += [f"{PREFIX}{table.upper()}__{field.upper()}" for field in model.model_fields]
-        raise ConfigurationError(f"{name} (environment): unknown setting{nearest(name.upper(), variables)}; unset it")
+        raise ConfigurationError(unknown_variable(name))
 
 
 def _over(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
@@ -188,45 +199,3 @@ def _over(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
         below = merged.get(name)
         merged[name] = _over(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
     return merged
-
-
-def first_fault(error: ValidationError) -> str:
-    """The first of the faults in one line: the setting, and what is wrong with it."""
-    return _one_line(error, {})
-
-
-def _one_line(error: ValidationError, sources: Mapping[str, Mapping[str, Any]]) -> str:
-    first, *rest = error.errors(include_input=False, include_url=False)
-    name = ".".join(str(part) for part in first["loc"])
-    message = _explain(first)
-    if not name:  # a check across settings names its own
-        name, _, message = message.partition(": ")
-    source = next(
-        (source for source, values in sources.items() if _holds(values, first["loc"] or name.split("."))), None
-    )
-    line = f"{name} ({source}): {message}" if source else f"{name}: {message}"
-    return f"{line} (and {len(rest)} more)" if rest else line
-
-
-def _explain(fault: ErrorDetails) -> str:
-    loc = fault["loc"] or ("",)
-    if fault["type"] == "missing":
-        if loc == ("upstream",):
-            return "is missing: give --upstream URL, set ONCEGATE_UPSTREAM, or upstream in the --config file"
-        return "is missing"
-    if fault["type"] == "unknown_setting":
-        return f"{fault['msg']}; remove it"
-    message = fault["msg"].replace("Value error, ", "").replace("Input should", "must")
-    return message.replace("String should", "must")
-
-
-def _holds(values: Any, loc: Any) -> bool:
-    """Whether ``values`` has something where ``loc`` points."""
-    for part in loc:
-        if isinstance(values, Mapping) and part in values:
-            values = values[part]
-        elif isinstance(values, list) and str(part).isdigit() and int(part) < len(values):
-            values = values[int(part)]
-        else:
-            return False
-    return True

@@ -4,6 +4,7 @@ from typing import Annotated
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
+from oncegate.app.settings.upstream_url import UpstreamAddress
 from oncegate.middleware.rules.settings import FieldName, Name, Seconds, StrictSettings
 
 
@@ -55,6 +56,13 @@ class WorkerSettings(StrictSettings):
         module, colon, function = value.partition(":")
         if value and not (module and colon and function):
             raise ValueError("is named package.module:function")
+        return value
+
+    @field_validator("forward")
+    @classmethod
+    def _forwardable(cls, value: str) -> str:
+        if value:
+            UpstreamAddress.parse(value)
         return value
 
     @field_validator("forward_headers")

@@ -47,7 +47,7 @@ Gauges = Mapping[str, Callable[[], float]]
 """Functions by the name of the gauge that each reads at a scrape."""
 
 
-_COLUMNS_OF_ROUTE: Final = len(OUTCOMES) + 1 + len(HISTOGRAMS["upstream"].bounds) + 2 + 3 + len(SUBMISSIONS)
+_COLUMNS_OF_ROUTE: Final = 1 + len(OUTCOMES) + 1 + len(HISTOGRAMS["upstream"].bounds) + 2 + 3 + len(SUBMISSIONS)
 
 
 class Metrics(Watch):
@@ -75,6 +75,8 @@ class Metrics(Watch):
         self._refused: dict[str, int] = {}
         self._mismatched: dict[str, int] = {}
         self._submissions: dict[tuple[str, str], int] = {}
+        self._matched: dict[tuple[str, str, int], int] = {}
+        self._listed: list[tuple[str, str, int]] = []
         self._take(routes, submissions)
         self._refused_logins, self._configuration = columns.take(), columns.take()
         self._lines_dropped = columns.take()
@@ -117,6 +119,19 @@ class Metrics(Watch):
                 if (route, outcome) not in self._submissions:
                     self._submissions[route, outcome] = columns.take()
 
+    def _columns_of(self, listed: Iterable[tuple[str, Sequence[str]]]) -> list[tuple[str, str, int]]:
+        """The routes, with the columns of their matches; one that was there before keeps its own."""
+        found: list[tuple[str, str, int]] = []
+        seen: Counter[tuple[str, str]] = Counter()
+        for route, names in listed:
+            methods = " ".join(names)
+            key = (route, methods, seen[route, methods])  # two of them may look the same
+            seen[route, methods] += 1
+            if key not in self._matched:
+                self._matched[key] = self._columns.take()
+            found.append((route, methods, self._matched[key]))
+        return found
+
     def has_room(self, routes: Iterable[tuple[str, Sequence[str]]]) -> bool:
         """Whether these routes can be counted besides those that were here since the start."""
         counted = sum(
@@ -133,13 +148,16 @@ class Metrics(Watch):
         submissions: Iterable[str],
         gauges: Gauges,
         shares: Mapping[str, tuple[float, bool]],
+        listed: Iterable[tuple[str, Sequence[str]]],
     ) -> None:
         """This process serves by the configuration of ``digest`` from now on. Routes that are gone stay counted.
 
         ``shares`` are the percent of the keys that are under enforcement, by pattern, and whether the rest is observed.
+        ``listed`` are the routes as they are tried, the default not among them: whether a request has matched each is kept.
         """
         self._take(routes, submissions)
         self._shares = shares
+        self._listed = self._columns_of(listed)
         self._gauges |= gauges
         self._digest = float(int(digest, 16))
         if self._owns_row:
@@ -234,6 +252,19 @@ class Metrics(Watch):
         """Count one submission: ``accepted``, or why not."""
         self._row[self._submissions[route, outcome]] += 1
 
+    def noting_matches(self) -> Callable[[int], None]:
+        """Notes that a request has matched a route, by its number among those that are ``listed`` now."""
+        columns = [column for _, _, column in self._listed]
+
+        def matched(number: int) -> None:
+            self._row[columns[number]] = 1
+
+        return matched
+
+    def has_matched(self, number: int) -> bool:
+        """Whether a request has matched that route since the start, in any worker."""
+        return self._numbers.total(self._listed[number][2]) > 0
+
     def login_refused(self) -> None:
         """Count a request that brought a wrong token for operators."""
         self._row[self._refused_logins] += 1
@@ -302,6 +333,7 @@ class Metrics(Watch):
         yield _gauge("outcomes_waiting", total(self._waiting))
         yield self._counter("worker_deaths", {(): self._deaths})
         yield self._counter("attempts_lost", {(): self._died_with})
+        yield self._matches()
         yield from self._samples()
         percent, shadowed = _gauge("enforced_percent"), _gauge("shadowed")
         for route, (share, is_shadowed) in self._shares.items():
@@ -311,6 +343,15 @@ class Metrics(Watch):
         yield shadowed
         for name, read in self._gauges.items():
             yield _gauge(name, read())
+
+    def _matches(self) -> Metric:
+        family = _gauge("route_matched")
+        found: dict[tuple[str, str], bool] = {}
+        for number, (route, methods, _) in enumerate(self._listed):  # two of them may look the same
+            found[route, methods] = found.get((route, methods), False) or self.has_matched(number)
+        for labels, matched in found.items():
+            family.add_metric([*labels], float(matched))
+        return family
 
     def _samples(self) -> Iterable[Metric]:
         at = self._numbers.total(self._sampled_at)

@@ -47,7 +47,7 @@ def idempotent(
     secret: Secrets = None,
     result_type: Any = None,
     codec: Codec[Any] | None = None,
-    wait: float = 0.0,
+    wait: float | None = None,
     raise_on_duplicate: bool = False,
     max_in_flight: int = 1000,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -61,7 +61,7 @@ def idempotent(
     - ``caller``: gives who calls; each caller has keys of its own.
     - ``ttl``, ``error_ttl``: seconds that a result, or an error, is kept; they stand above ``settings``.
     - ``result_type``, ``codec``: how a result is kept, as for `CommandProcessor`; by default by the return annotation.
-    - ``wait``: seconds that a call waits for a concurrent one with the same key.
+    - ``wait``: seconds that a call waits for a concurrent one with the same key; by default as the settings say.
     - ``raise_on_duplicate``: a later call raises `DuplicateCommandError`, which has the result.
     - ``cache``, ``settings``, ``namespace``, ``secret``, ``max_in_flight``: as for `CommandProcessor`.
 
@@ -71,7 +71,8 @@ def idempotent(
     `CommandProcessor.process` raises, `KeyMissing` where ``key`` gives ``None``, `CallerMissing` where ``caller`` gives none.
     """
 
-    (wait,) = given_seconds(wait=wait)
+    if wait is not None:
+        (wait,) = given_seconds(wait=wait)
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         _check_decorated(function)

@@ -129,36 +129,24 @@ class CommandProcessor(Generic[Payload, Result]):
         idempotency_key: str | None = None,
         caller: str = "",
         raise_on_duplicate: bool = False,
-        wait: float = 0.0,
+        wait: float | None = None,
     ) -> Result:
         """The result of ``command``: of executing it now, or of the call that succeeded under this key.
 
         Without a key nothing is enforced, whatever ``raise_on_duplicate`` says. ``caller`` scopes the key; ``wait`` is how
-        many seconds to wait for a concurrent call (capped by ``max_wait``). The execution goes on if this call is cancelled.
+        many seconds to wait for a concurrent call (capped by ``max_wait``; by default as the settings say). The execution goes
+        on if this call is cancelled.
 
         Raises a `ProcessError`, what ``execute`` raised, `KeyInvalid`, `KeyMissing` (``on_missing_key``), `CallerMissing`
         (``require_scope``), `Overloaded`, `oncegate.cache.errors.CacheError`, and ``TypeError`` for a command that has no
         JSON form.
         """
-        settings = self._policy.settings
         if idempotency_key is None:
-            if settings.on_missing_key == "reject":
+            if self._policy.settings.on_missing_key == "reject":
                 raise KeyMissing("This command requires an idempotency key.")
             return await self._call(command)
-        if settings.require_scope and not caller:
-            raise CallerMissing("This command needs to know its caller.")
-        scope, form = self._scope(caller), self._form(command)
-        address = self._address(check_key(idempotency_key), scope, form, self._digests)
-        request = AdmissionRequest(
-            address.key,
-            address.fingerprint,
-            self._policy,
-            min(wait, settings.max_wait) if wait > 0 else 0.0,  # NaN is not above 0, and would never be over
-            bool(raise_on_duplicate or settings.raise_on_duplicate),
-            whole=address.whole,
-        )
-        if self._digests.former is not None:
-            request.rotation = Rotation(address, self._address(idempotency_key, scope, form, self._digests.former))
+        request = self._request(command, idempotency_key, caller, wait)
+        request.raise_on_duplicate = bool(raise_on_duplicate or self._policy.raise_on_duplicate)
         for _ in range(MOST_TURNS):
             outcome = await self._admissions.admit(request)
             if isinstance(outcome, Verdict):
@@ -175,6 +163,28 @@ class CommandProcessor(Generic[Payload, Result]):
             if not isinstance(run.raised, LeaseLost):
                 raise run.raised
         raise overtaken("command")
+
+    def _request(self, command: Payload, key: str, caller: str, wait: float | None) -> AdmissionRequest:
+        """What is to be admitted. Raises what `process` raises before it asks the cache."""
+        settings, key_form = self._policy.settings, self._policy.key_form
+        if settings.require_scope and not caller:
+            raise CallerMissing("This command needs to know its caller.")
+        check_key(key)
+        if key_form is not None:
+            key_form.check(key)
+        seconds = settings.wait if wait is None else wait
+        scope, form = self._scope(caller), self._form(command)
+        address = self._address(key, scope, form, self._digests)
+        request = AdmissionRequest(
+            address.key,
+            address.fingerprint,
+            self._policy,
+            min(seconds, settings.max_wait) if seconds > 0 else 0.0,  # NaN is not above 0, and would never be over
+            whole=address.whole,
+        )
+        if self._digests.former is not None:
+            request.rotation = Rotation(address, self._address(key, scope, form, self._digests.former))
+        return request
 
     async def drain(self, timeout: float = 30.0) -> int:
         """Wait for executions whose callers have left, and for outcomes not yet recorded; how many were left."""

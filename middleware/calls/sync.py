@@ -48,7 +48,7 @@ class SyncCommandProcessor(Generic[Payload, Result]):
         idempotency_key: str | None = None,
         caller: str = "",
         raise_on_duplicate: bool = False,
-        wait: float = 0.0,
+        wait: float | None = None,
     ) -> Result:
         """See `CommandProcessor.process`; called from any thread. An interrupted call leaves the execution to go on.
 

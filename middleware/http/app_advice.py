@@ -41,8 +41,18 @@ def _effective(route: Any, contexts: Any) -> Iterable[Any]:
     return contexts([route]) if contexts is not None and hasattr(route, "effective_route_contexts") else (route,)
 
 
-def unmatched(found: Sequence[Endpoint], settings: IdempotencySettings, routes: Sequence[Route]) -> Iterator[str]:
-    """A line for each of ``routes`` that matches no path of an app, which guards nothing. ``found`` are its `endpoints`."""
+def unmatched(
+    found: Sequence[Endpoint],
+    settings: IdempotencySettings,
+    routes: Sequence[Route],
+    *,
+    whose: str = "the app",
+    otherwise: str = "is it below a mount, or added later?",
+) -> Iterator[str]:
+    """A line for each of ``routes`` that matches no path of an app, which guards nothing. ``found`` are its `endpoints`.
+
+    ``whose`` paths they are, and what may be the reason ``otherwise``, where no path is near, is said in it.
+    """
     if not found:
         return
     for route in routes:
@@ -53,8 +63,10 @@ def unmatched(found: Sequence[Endpoint], settings: IdempotencySettings, routes: 
             if there:
                 hint = f"there it has {', '.join(sorted(there[0].methods))} alone"
             else:
-                hint = f'did you mean "{near[0]}"?' if near else "is it below a mount, or added later?"
-            yield f'the route "{route.path}" ({", ".join(route.methods)}) matches no path of the app and guards nothing: {hint}'
+                hint = f'did you mean "{near[0]}"?' if near else otherwise
+            yield (
+                f'the route "{route.path}" ({", ".join(route.methods)}) matches no path of {whose} and guards nothing: {hint}'
+            )
 
 
 def advice(found: Sequence[Endpoint], policies: Policies) -> Iterator[str]:

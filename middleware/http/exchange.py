@@ -90,7 +90,7 @@ class Exchange(KeyedRequest):
         whole = fingerprint(method, path, query, body, as_json=as_json, digests=digests)
         self.fields = _READ  # they would be kept for as long as the cache and the upstream are waited for
         self._lost = 0
-        wait: float = wanted_wait(fields, policy) if PREFER in fields else 0.0
+        wait: float = wanted_wait(fields, policy, policy.wait) if PREFER in fields else policy.wait
         if wait > 0 and self._outer() is not None:  # its attempt would not end while we wait for it
             wait = 0.0
         self._wait = wait

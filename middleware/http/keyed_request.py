@@ -153,7 +153,10 @@ class KeyedRequest:
             found = request_key(fields, policy)
             if found is None:
                 return None
-            self.key, self._key_line, self._generated = found
+            key, line, generated = found
+            if policy.key_form is not None:
+                policy.key_form.check(key)  # before the key is there, which is echoed
+            self.key, self._key_line, self._generated = key, line, generated
             if policy.submission is not None:
                 policy = self._submitted(policy, policy.submission)
             if self.door.caller is not None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from oncegate.middleware.outcome.problems import KINDS
 from oncegate.middleware.rules.added_headers import header_object
+from oncegate.middleware.rules.key_form import KeyForm
 from oncegate.middleware.rules.policy import AN_UNKNOWN_IS_RETRIED, Policies, Policy
 from oncegate.middleware.rules.settings import IdempotencySettings, claims_of
 
@@ -20,8 +21,9 @@ SCHEMA_NAME = "IdempotencyProblem"
 MOST_VALUES = 2_000_000
 """The most values of a description: far more than anybody writes."""
 
-_METHODS = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
+METHODS = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
 _REPLAYED = {name: header_object(name) for name in ("Idempotent-Replayed", "Cache-Status")}
+_EXAMPLE = "8e03978e-40d5-43dd-bc93-6894a57f9324"
 _NOT_HERE = {"upgrade-unsupported"}
 _OF_NAMED_CALLERS = {"caller-missing", "caller-failed"}
 _OF_VERSIONS = {
@@ -178,7 +180,7 @@ def _enforced(
     if not isinstance(paths, dict):
         raise NotOpenAPI("not an OpenAPI description: paths is not an object")
     for path, item in paths.items():
-        for method in _METHODS:
+        for method in METHODS:
             operation = item.get(method) if isinstance(item, dict) else None
             policy = policies.match(method.upper(), prefix + str(path)) if isinstance(operation, dict) else None
             if policy is not None and isinstance(operation, dict):
@@ -224,6 +226,9 @@ def _add_parameter(described: Description, item: Description, operation: Descrip
         without = "Without it, one is made and returned."
     else:
         without = "Without it, the request is executed each time that it is sent."
+    form = KeyForm.of(settings.key_pattern)
+    if form is not None:
+        without = f"The key is {form.words}. {without}"
     parameter = {
         "name": settings.header,
         "in": "header",
@@ -233,8 +238,9 @@ def _add_parameter(described: Description, item: Description, operation: Descrip
             f"executed already is answered with its first response, for {settings.ttl:g} seconds. {without}"
         ),
         "schema": {"type": "string", "minLength": 1, "maxLength": 512},
-        "example": '"8e03978e-40d5-43dd-bc93-6894a57f9324"',
     }
+    if form is None or form.matches(_EXAMPLE):
+        parameter["example"] = f'"{_EXAMPLE}"'
     operation["parameters"] = [*parameters, parameter]
 
 

@@ -66,7 +66,8 @@ KINDS: dict[str, _Kind] = {
     "key-invalid": _Kind(
         400,
         "Idempotency-Key is invalid",
-        "The key is empty, too long, malformed, given twice, or differs between the header and an alias.",
+        "The key is empty, too long, malformed, given twice, of another form than the route wants, or differs between the header "
+        "and an alias.",
         retryable=False,
         error_type=IDEMPOTENCY,
     ),
@@ -299,8 +300,9 @@ def problem(
     """
     kind = KINDS[slug]
     detail = detail or kind.detail
+    identifier, page = problem_type(slug, docs_url)
     members: dict[str, Any] = {
-        "type": f"{docs_url}#{slug}",
+        "type": identifier,
         "title": kind.title,
         "status": kind.status,
         "detail": detail,
@@ -318,13 +320,24 @@ def problem(
     headers = [
         (b"content-type", b"application/problem+json"),
         (b"content-length", b"%d" % len(body)),
-        (_LINK, b'<%b>; rel="describedby"; type="text/html"' % docs_url.encode()),
     ]
     if request_id:
         headers.append((_REQUEST_ID, request_id.encode("ascii")))
+    if page:
+        headers.append((_LINK, b'<%b>; rel="describedby"; type="text/html"' % page.encode()))
     if kind.retry_after:
         headers.append((_RETRY_AFTER, b"%d" % retry_after))
     return Answer(kind.status, headers, body)
+
+
+def problem_type(slug: str, docs_url: str) -> tuple[str, str]:
+    """The URI that identifies the problem ``slug``, and the page about it, which is empty where nobody has named one."""
+    if not docs_url:
+        return f"urn:oncegate:problem:{slug}", ""
+    if docs_url.endswith("/"):
+        page = docs_url + slug
+        return page, page
+    return f"{docs_url}#{slug}", docs_url
 
 
 def error_member(error_type: str, code: str, message: str) -> dict[str, str]:

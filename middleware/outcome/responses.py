@@ -17,8 +17,6 @@ _named: Final = tuple.__new__
 
 CACHE_STATUS: Final = field("Cache-Status")
 BYPASS: Final = (CACHE_STATUS, b"oncegate; fwd=bypass")
-_STORED: Final = (CACHE_STATUS, b"oncegate; fwd=miss; stored")
-_RELEASED: Final = (CACHE_STATUS, b"oncegate; fwd=miss")
 REPLAYED: Final = (field("Idempotent-Replayed"), b"true")
 _REPLAYED_NAME: Final = REPLAYED[0]
 _REPLAYED_LENGTH: Final = len(REPLAYED[0])
@@ -32,8 +30,7 @@ def executed_headers(headers: Headers, status: int, *, policy: Policy, key_line:
     if not recorded:
         kept.append(BYPASS)
     else:
-        is_released = 0 <= status < 600 and policy.states[status] is None  # as `Policy.state`, without a call
-        kept.append(_RELEASED if is_released else _STORED)
+        kept.append(policy.cache_status[status if 0 <= status < 600 else 600])
     return kept
 
 

@@ -1,15 +1,16 @@
 """Policies: which requests are enforced and by which rules; the settings, compiled once for the hot path."""
 # Compiled: docs/decisions/0012-compiled.md
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final
 
 from oncegate.cache.fields import HOP_BY_HOP
 from oncegate.cache.record import State
-from oncegate.middleware.rules.added_headers import OURS
+from oncegate.middleware.rules.added_headers import OURS, field
 from oncegate.middleware.rules.key import claim_name
+from oncegate.middleware.rules.key_form import KeyForm
 from oncegate.middleware.rules.path_pattern import PathPattern
 from oncegate.middleware.rules.readings import (
     LONGEST,
@@ -41,6 +42,7 @@ CONTENT_LENGTH: Final = b"content-length"
 COOKIE: Final = b"cookie"
 _AUTHORIZATION: Final = b"authorization"
 ATTEMPT_HEADER: Final = b"idempotency-attempt"
+_CACHE_STATUS: Final = field("Cache-Status")
 
 _RELEASED: Final = frozenset({307, 308, 401, 403, 408, 425, 429})
 """The upstream did nothing and says so: nothing is kept, and the key is free. 307 and 308 have the client send the same request
@@ -72,11 +74,17 @@ class Policy:
     route: str
     states: list[State | None]
     """The state that a response leaves its record in, by its status, up to 599; ``None`` for a release."""
+    cache_status: list[tuple[bytes, bytes]]
+    """The ``Cache-Status`` of an execution, by the same, and at 600 for any other status."""
     key_names: tuple[bytes, ...]
     needs_no_key: bool
     """A request without one is not under enforcement."""
     generates_key: bool
     """A request without one is given one."""
+    key_form: KeyForm | None
+    """The form that keys have to have; ``None``: any."""
+    wait: float
+    """Whole seconds that a concurrent duplicate waits which doesn't say how long."""
     decisive: frozenset[bytes]
     """The headers that need a closer look: the key's, and those that clients may not send about attempts."""
     scope_names: tuple[bytes, ...]
@@ -216,13 +224,22 @@ def _compile(settings: IdempotencySettings, path: str, status: Mapping[Any, Kind
     if refuses_cookies:
         wanted.add(COOKIE)
     decisive = frozenset((*key_names, ATTEMPT_HEADER))
+    ttl_ms = {
+        State.SUCCEEDED: _ms(settings.ttl),
+        State.FAILED: _ms(settings.error_ttl),
+        State.UNKNOWN: _ms(settings.ttl),
+    }
+    states = [_STATES[kind(code, status)] for code in range(600)]
     return Policy(
         settings=settings,
         route=path,
-        states=[_STATES[kind(code, status)] for code in range(600)],
+        states=states,
+        cache_status=[_executed(state, ttl_ms) for state in (*states, _FAILED)],
         key_names=key_names,
         needs_no_key=NEEDS_NO_KEY[settings.on_missing_key],
         generates_key=GENERATES_KEY[settings.on_missing_key],
+        key_form=KeyForm.of(settings.key_pattern),
+        wait=float(settings.wait),
         decisive=decisive,
         scope_names=scope_names,
         claims=claims,
@@ -235,11 +252,7 @@ def _compile(settings: IdempotencySettings, path: str, status: Mapping[Any, Kind
         heartbeat=_ms(settings.lease) / 3000,
         soon=min(_SOON, settings.response_timeout, settings.attempt_timeout, _ms(settings.lease) / 3000),
         retention_ms=_ms(settings.ttl),
-        ttl_ms={
-            State.SUCCEEDED: _ms(settings.ttl),
-            State.FAILED: _ms(settings.error_ttl),
-            State.UNKNOWN: _ms(settings.ttl),
-        },
+        ttl_ms=ttl_ms,
         takeover=frozenset(takeover),
         fails_open=FAILS_OPEN[settings.on_cache_down],
         warns=WARNS[settings.on_mismatch],
@@ -253,6 +266,12 @@ def _compile(settings: IdempotencySettings, path: str, status: Mapping[Any, Kind
         attempt_timeout=float(settings.attempt_timeout),
         is_partial=settings.enforce < 100,
     )
+
+
+def _executed(state: State | None, ttl_ms: Mapping[State, int]) -> tuple[bytes, bytes]:
+    """The field ``Cache-Status`` (RFC 9211) of an execution that leaves its record in ``state``."""
+    kept = b"" if state is None else b"; stored; ttl=%d" % (ttl_ms[state] // 1000)
+    return _CACHE_STATUS, b"oncegate; fwd=miss" + kept
 
 
 def _scope_name(part: str) -> bytes:
@@ -285,6 +304,8 @@ class Policies:
         ]
         self.methods = frozenset(DEFAULT_METHODS).union(*[methods for _, methods, _ in self.routes])
         """Those that may be under enforcement; of any other one the path doesn't matter."""
+        self.on_match: Callable[[int], None] | None = None
+        """Called with the number of a route that a request matches: with the first one of its path, perhaps with later ones."""
         self._find = lru_cache(maxsize=_KEPT_PATHS)(self._search)
 
     @property
@@ -339,10 +360,12 @@ class Policies:
         self, routes: list[tuple[PathPattern, frozenset[str], Policy]], method: str, spellings: list[str]
     ) -> Policy | None:
         """The first of ``routes`` that is for the method and for one of these paths."""
-        for pattern, methods, policy in routes:
+        for number, (pattern, methods, policy) in enumerate(routes):
             if not methods or method in methods:
                 for spelling in spellings:
                     if pattern.matches(spelling):
+                        if self.on_match is not None:
+                            self.on_match(number)
                         return policy if methods else None
         return self._default if method in DEFAULT_METHODS else None
 

@@ -45,16 +45,18 @@ def read_line(line: bytes) -> list[tuple[bytes, bytes]]:
     return found
 
 
-def wanted_wait(fields: Fields, policy: Policy) -> int:
-    """Seconds to wait for a concurrent request: ``Prefer: wait=N`` (RFC 7240 section 4.3), capped by ``max_wait``."""
+def wanted_wait(fields: Fields, policy: Policy, otherwise: float = 0.0) -> float:
+    """Whole seconds to wait for a concurrent request: ``Prefer: wait=N`` (RFC 7240 section 4.3), capped by ``max_wait``, else
+    ``otherwise``.
+    """
     lines = fields.get(PREFER)
     if lines is None:  # as a rule
-        return 0
+        return otherwise
     for name, value in preferences(lines):
         if name == b"wait" and value.isdigit():
             seconds = value.lstrip(b"0")[:9]  # of any length: int() takes thousands of digits badly, or not at all
-            return min(int(seconds or 0), int(policy.settings.max_wait))
-    return 0
+            return float(min(int(seconds or 0), int(policy.settings.max_wait)))
+    return otherwise
 
 
 def wants_async(fields: Fields) -> bool:

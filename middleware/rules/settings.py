@@ -7,7 +7,7 @@ import difflib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args
 
 from pydantic import (
     BaseModel,
@@ -15,9 +15,10 @@ from pydantic import (
     ConfigDict,
     Field,
     GetPydanticSchema,
-    StringConstraints,
     ValidationError,
     ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
     field_validator,
     model_validator,
 )
@@ -25,7 +26,9 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from oncegate.cache.fields import FIELD_NAME, HOP_BY_HOP
 from oncegate.middleware.rules.added_headers import ADDED_HEADERS
+from oncegate.middleware.rules.key_form import A_GENERATED_KEY, KeyForm
 from oncegate.middleware.rules.path_pattern import parts_of
+from oncegate.middleware.rules.spelling import Spelling
 
 
 def _in_seconds(value: object) -> object:
@@ -54,11 +57,13 @@ InAList = BeforeValidator(_no_text)
 Seconds = Annotated[float, Field(gt=0, le=10 * 366 * 86400), BeforeValidator(_in_seconds)]
 """A time-out or a time to live: above zero, at most ten years. A ``timedelta`` is taken for what it lasts."""
 Wait = Annotated[float, Field(ge=0, le=3600)]
+WholeSeconds = Annotated[int, Field(ge=0, le=3600)]
+"""As ``Prefer: wait`` has them."""
 Bytes = Annotated[int, Field(ge=0)]
 Percent = Annotated[float, Field(ge=0, le=100), BeforeValidator(_no_switch)]
-FieldName = Annotated[str, StringConstraints(pattern=f"^{FIELD_NAME}$")]
+FieldName = Annotated[str, Spelling(FIELD_NAME, "a header's name: letters, digits and hyphens")]
 """An HTTP field name (RFC 9110 section 5.1)."""
-Method = Annotated[str, StringConstraints(pattern=r"^[!#$%&'*+.^_`|~0-9A-Z-]+$")]
+Method = Annotated[str, Spelling(r"[!#$%&'*+.^_`|~0-9A-Z-]+", 'a method in capitals: "POST"')]
 
 
 def _with_kind(value: object) -> object:
@@ -68,7 +73,11 @@ def _with_kind(value: object) -> object:
 
 
 ScopePart = Annotated[
-    str, StringConstraints(pattern=rf"^(header:{FIELD_NAME}|jwt:[!-~]{{1,128}})$"), BeforeValidator(_with_kind)
+    str,
+    Spelling(
+        rf"header:{FIELD_NAME}|jwt:[!-~]{{1,128}}", '"header:NAME", or "jwt:CLAIM" for a claim of a verified token'
+    ),
+    BeforeValidator(_with_kind),
 ]
 """A header, or a claim of a verified token, by which callers are told apart."""
 # Kept as tuples. For type checkers any sequence will do, since a list is what most people write.
@@ -82,8 +91,8 @@ _Scope = Annotated[tuple[ScopePart, ...], Field(min_length=1), BeforeValidator(_
 ScopeParts = Annotated[Sequence[str], GetPydanticSchema(lambda _, handler: handler(_Scope))]
 NAME = r"[A-Za-z0-9_.-]{1,64}"
 """The name of a namespace, a stream or a consumer: fit to be a part of a key in Redis."""
-Name = Annotated[str, StringConstraints(pattern=f"^{NAME}$")]
-Aggregate = Annotated[str, StringConstraints(pattern=f"^(path|header:{FIELD_NAME})$")]
+Name = Annotated[str, Spelling(NAME, "a name of 1 to 64 letters, digits, dots, underscores and hyphens")]
+Aggregate = Annotated[str, Spelling(f"path|header:{FIELD_NAME}", '"path" or "header:NAME"')]
 Mode = Literal["sync", "async", "either"]
 """Is a request executed at once, accepted to be processed later, or whichever it asks for (``Prefer: respond-async``)?"""
 Kind = Literal["success", "failure", "release", "unknown"]
@@ -97,7 +106,19 @@ Comparison = Literal["raw", "json"]
 Completion = Literal["auto", "response", "app-returned"]
 """The values of settings. Policies, the description of the HTTP API and pages take them from here."""
 StatusClass = Literal["2xx", "3xx", "4xx", "5xx"]
-Statuses = dict[Annotated[int, Field(ge=200, le=599)] | StatusClass, Kind]
+
+
+def _status(value: object, handler: ValidatorFunctionWrapHandler) -> object:
+    try:
+        return handler(value)
+    except ValidationError:
+        words = 'must be a status from 200 to 599, or a class of them: "2xx", "3xx", "4xx", "5xx"'
+        raise PydanticCustomError("status", words) from None
+
+
+_Status = Annotated[Annotated[int, Field(ge=200, le=599)] | StatusClass, WrapValidator(_status)]
+_OF_STATUSES: Final[dict[str, Any]] = {"propertyNames": {"pattern": "^[2-5]([0-9][0-9]|xx)$"}}
+Statuses = Annotated[dict[_Status, Kind], Field(json_schema_extra=_OF_STATUSES)]
 """Meanings of statuses: an exact one counts before its class (RFC 9110, section 15)."""
 
 DEFAULT_METHODS = ("POST", "PATCH")
@@ -130,23 +151,41 @@ DEFAULT_SCOPE: Final = ("header:Authorization",)
 
 
 class StrictSettings(BaseModel):
-    """Settings that have no other names than their own, and stay as they are. The error about another name has the nearest."""
+    """Settings that have no other names than their own, and stay as they are. The error about another name has the nearest.
+
+    ``True`` and ``False`` are no numbers.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     @model_validator(mode="before")
     @classmethod
     def _known(cls, given: Any) -> Any:
-        unknown = [name for name in given if name not in cls.model_fields] if isinstance(given, dict) else []
-        if unknown:
-            faults = [
-                InitErrorDetails(type=_fault(str(name), cls.model_fields), loc=(str(name),), input=given[name])
-                for name in unknown
-            ]
+        if not isinstance(given, dict):
+            return given
+        fields = cls.model_fields
+        faults = [
+            InitErrorDetails(type=_fault(str(name), fields), loc=(str(name),), input=given[name])
+            for name in given
+            if name not in fields
+        ]
+        faults += [
+            InitErrorDetails(type=_A_BOOL, loc=(name,), input=value)
+            for name, value in given.items()
+            if isinstance(value, bool) and name in fields and _is_number(fields[name].annotation)
+        ]
+        if faults:
             raise ValidationError.from_exception_data(
                 cls.__name__, faults, hide_input=bool(cls.model_config.get("hide_input_in_errors"))
             )
         return given
+
+
+_A_BOOL = PydanticCustomError("not_a_bool", "must be a number, not true or false")
+
+
+def _is_number(annotation: Any) -> bool:
+    return annotation in (int, float) or any(map(_is_number, get_args(annotation)))
 
 
 def _fault(name: str, known: Iterable[str]) -> PydanticCustomError:
@@ -219,6 +258,16 @@ class IdempotencySettings(StrictSettings):
         "returned; auto: once it has returned where a FastAPI dependency of the route ends after the response, "
         "else with the response",
     )
+    key_pattern: str = Field(
+        default="",
+        description="the form that keys have, else 400 `key-invalid`: `uuid`, `uuid7`, `ulid`, or a regular expression for "
+        "the whole key, in Rust's syntax; empty: any",
+    )
+    wait: WholeSeconds = Field(
+        default=0,
+        description="seconds that a concurrent duplicate waits for the outcome, if its Prefer: wait says nothing else; "
+        "0: it gets 409 at once",
+    )
     max_wait: Wait = Field(default=30, description="the most seconds that Prefer: wait may ask for")
     response_timeout: Seconds = Field(
         default=30, description="seconds until the response's head; then 504, and the attempt goes on"
@@ -237,7 +286,9 @@ class IdempotencySettings(StrictSettings):
         "counted and logged",
     )
     docs_url: str = Field(
-        default="https://example.com/docs/idempotency", min_length=1, description="the page that problems link to"
+        default="",
+        description="the page that problems link to, each by its `#slug`; with a `/` at the end each has a page of its own "
+        "there; not given: the gateway's own pages, `problems/` under `prefix`, or in an app none",
     )
 
     @property
@@ -251,6 +302,21 @@ class IdempotencySettings(StrictSettings):
         if not value.isascii() or any(c in value for c in '<>"\\^`{}| ') or not value.isprintable():
             raise ValueError("must be a URL of printable ASCII, without spaces, quotes or angle brackets")
         return value
+
+    @field_validator("key_pattern")
+    @classmethod
+    def _compiles(cls, value: str) -> str:
+        KeyForm.of(value)
+        return value
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "IdempotencySettings":
+        if self.wait > self.max_wait:
+            raise ValueError(f"wait: {self.wait} is above max_wait ({self.max_wait:g}), which bounds it")
+        form = KeyForm.of(self.key_pattern)
+        if form is not None and self.on_missing_key == "generate" and not form.matches(A_GENERATED_KEY):
+            raise ValueError('key_pattern: refuses the keys that on_missing_key = "generate" makes: UUIDs of version 4')
+        return self
 
     @field_validator(*_REFUSED)
     @classmethod
@@ -303,6 +369,8 @@ class Overrides(StrictSettings):
     max_result: Bytes | None = None
     keep_body: bool | None = None
     complete: Completion | None = None
+    key_pattern: str | None = None
+    wait: WholeSeconds | None = None
     max_wait: Wait | None = None
     response_timeout: Seconds | None = None
     attempt_timeout: Seconds | None = None
@@ -326,7 +394,7 @@ class Route(Overrides):
     - ``status``: the meaning of statuses, or of classes of them (``"5xx"``); an exact one counts before its class.
     """
 
-    path: Annotated[str, StringConstraints(pattern=r"^[/*]")]
+    path: Annotated[str, Spelling(r"(?s:[/*].*)", 'a path that begins with /, or * for all: "/payments/*"')]
 
     if not TYPE_CHECKING:  # type checkers take the fields for it
 

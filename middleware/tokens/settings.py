@@ -16,7 +16,7 @@ SIGNATURES = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES
 """The algorithms with a public key; the others have one that must not be known, and are for who names them."""
 Algorithms = Annotated[
     Sequence[str],
-    GetPydanticSchema(lambda _, handler: handler(Annotated[tuple[Algorithm, ...], Field(min_length=1)])),
+    GetPydanticSchema(lambda _, handler: handler(Annotated[tuple[Algorithm, ...], Field(min_length=1), InAList])),
 ]
 _Texts = Annotated[tuple[Annotated[str, StringConstraints(min_length=1)], ...], InAList]
 Texts = Annotated[Sequence[str], GetPydanticSchema(lambda _, handler: handler(_Texts))]

@@ -43,6 +43,8 @@ ROUTES: list[dict[str, Any]] = [
     {"path": "/replayed-errors/*", "on_error": "replay"},
     {"path": "/retried/*", "on_unknown": "retry"},
     {"path": "/put/*", "methods": ["PUT", "POST", "HEAD"], "on_missing_key": "reject"},
+    {"path": "/waits/*", "wait": 20},
+    {"path": "/uuid7/*", "key_pattern": "uuid7"},
     {"path": "/other/*", "header": "X-Key", "aliases": ["X-Old-Key"], "scope": ["header:X-A", "header:X-B"]},
 ]
 
@@ -56,6 +58,7 @@ def plain() -> list[bytes]:
     for path in ("/warn/a", "/json/a", "/raise/a", "/replayed-errors/a", "/retried/a"):
         requests += [keyed("k", b'{"a":1}', path), keyed("k", b'{ "a": 1 }', path), keyed("k", b'{"a":2}', path)]
     requests += [keyed("k", path="/a", idempotency_raise_on_duplicate=value) for value in ("0", "1", "true", "?1")]
+    requests += [keyed(key, path="/uuid7/a") for key in ("order-1", "01890a5d-ac96-774b-bcce-b302099a8057")]
     requests += [
         keyed(key, path="/keys") for key in ("a b", '"a b"', '"a', "a,b", '""', "x" * 255, "x" * 256, "\x80", "a;p=1")
     ]

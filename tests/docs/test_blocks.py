@@ -140,7 +140,7 @@ PROBLEMS = (DOCS / "problems.md").read_text("utf-8")
 def test_the_example_of_a_problem_is_one() -> None:
     (example,) = [block for kind, block in blocks("problems") if kind == "json"]
     shown = json.loads(example)
-    made = problem("in-flight", docs_url="https://example.com/docs/idempotency")
+    made = problem("in-flight", docs_url="/_oncegate/problems/")
     assert {name: shown[name] for name in json.loads(made.body)} == json.loads(made.body)
     assert record_id(record_key("any", shown["idempotency_key"], None)) == shown["record"]
 

@@ -22,7 +22,7 @@ GUIDE = (ROOT / "docs/operations.md").read_text("utf-8")
 
 async def test_every_metric_is_told_of_and_no_other(tmp_path: Path) -> None:
     cert, key = Authority(tmp_path).issue()
-    settings = GatewaySettings(upstream="http://127.0.0.1:1", tls_cert=str(cert), tls_key=str(key))
+    settings = GatewaySettings(upstream="http://127.0.0.1:1", tls_cert=str(cert), tls_key=str(key), public=("metrics",))
     gateway = create_gateway(settings, tls=ListenerTls.of(settings))
     client = await Client("GET", b"/_oncegate/metrics").call(gateway)
     families = list(text_string_to_metric_families(client.body.decode()))

@@ -1,6 +1,6 @@
 """A gateway process is killed, an operator finds what it left, resolves it, and a retry gets that answer.
 
-Rules of docs/contract.md: R11.3, R11.8, R11.9, R11.11, R11.13, R11.14, R11.22.
+Rules of docs/contract.md: R11.3, R11.8, R11.9, R11.11, R11.13, R11.14, R11.22, R11.36.
 """
 
 import asyncio
@@ -201,7 +201,8 @@ async def test_metrics_are_summed_over_workers_and_outlive_one_that_dies(
     start: Start, ledger: Ledger, redis_server: RedisServer, caller: Caller, namespace: str
 ) -> None:
     settings: dict[str, Any] = {"namespace": namespace, "cache_timeout": UNHURRIED}
-    gateway = start(ledger.url, redis_server.url, workers=2, **settings).ready()
+    routes = [{"path": "/payments"}, {"path": "/paymets"}]
+    gateway = start(ledger.url, redis_server.url, workers=2, routes=routes, **settings).ready()
     keys = [fresh_key() for _ in range(12)]
     for key in keys * 2:
         assert (await caller.post(gateway, key)).status_code == 201
@@ -210,8 +211,12 @@ async def test_metrics_are_summed_over_workers_and_outlive_one_that_dies(
         name = "oncegate_requests_total"
         return [await metric(gateway, name, decision=decision) for decision in ("first", "replayed")]
 
+    async def matched() -> list[float]:
+        return [await metric(gateway, "oncegate_route_matched", route=str(route["path"])) for route in routes]
+
     for _ in range(4):  # whichever worker is asked
         assert await counted() == [12, 12]
+        assert await matched() == [1, 0]
     assert await metric(gateway, "oncegate_cache_seconds_count", operation="claim") == 24
     assert await metric(gateway, "oncegate_upstream_seconds_count") == 12
 
@@ -223,6 +228,7 @@ async def test_metrics_are_summed_over_workers_and_outlive_one_that_dies(
             await lost
         await until(lambda: gateway.text().count("listening on") >= 4, "both workers are replaced")
     assert await counted() == [12, 12]
+    assert await matched() == [1, 0]
     assert await metric(gateway, "oncegate_attempts_in_flight") == 0
     text = gateway.text()
     assert all(key not in text for key in keys)
@@ -232,7 +238,7 @@ async def test_on_a_port_of_their_own_metrics_and_records_are_nowhere_else(
     start: Start, ledger: Ledger, redis_server: RedisServer, namespace: str
 ) -> None:
     port = free_port()
-    settings: dict[str, Any] = {"namespace": namespace, "ops_port": port, "admin_token": TOKEN}
+    settings: dict[str, Any] = {"namespace": namespace, "ops_port": port, "admin_token": TOKEN, "public": []}
     gateway = start(ledger.url, redis_server.url, workers=2, **settings).ready()
     own = f"http://127.0.0.1:{port}"
     before = ledger.total()
@@ -243,9 +249,9 @@ async def test_on_a_port_of_their_own_metrics_and_records_are_nowhere_else(
             names = ("healthz", "readyz", "policy", "metrics", "records/")
             return {name: (await client.get(f"{url}/_oncegate/{name}")).status_code for name in names}
 
-        both = {"healthz": 200, "readyz": 200, "policy": 200}
-        assert await statuses(gateway.url) == both | {"metrics": 404, "records/": 404}
-        assert await statuses(own) == both | {"metrics": 200, "records/": 200}
+        both = {"healthz": 200, "readyz": 200}
+        assert await statuses(gateway.url) == both | {"policy": 404, "metrics": 404, "records/": 404}
+        assert await statuses(own) == both | {"policy": 200, "metrics": 200, "records/": 200}
         for spoofed in ({"host": f"127.0.0.1:{port}"}, {"x-forwarded-port": str(port)}):
             assert (await client.get(f"{gateway.url}/_oncegate/metrics", headers=spoofed)).status_code == 404
         # Nothing else lives there, and nothing is forwarded from there.

@@ -1,6 +1,6 @@
 """The same clients before a service, before a gateway that observes, and before one that enforces.
 
-Rules of docs/contract.md: R7.20, R7.21, R7.22, R11.30.
+Rules of docs/contract.md: R7.20, R7.21, R7.22, R11.33.
 """
 
 import json

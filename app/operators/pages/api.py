@@ -17,7 +17,8 @@ from oncegate.app.operators.pages import reload as reload_page
 from oncegate.app.operators.pages.bearer import Bearer
 from oncegate.app.operators.pages.commands import CommandStatuses
 from oncegate.app.operators.pages.operations import FOR_OPERATORS
-from oncegate.app.operators.pages.reply import REALM, document, problem, unavailable
+from oncegate.app.operators.pages.problem_pages import router as problem_pages
+from oncegate.app.operators.pages.reply import NO_TOKEN, REALM, Answers, document, problem, unavailable
 from oncegate.app.operators.readiness import Readiness
 from oncegate.app.operators.records import NotARecord, Records
 from oncegate.app.operators.reloading import Reload
@@ -34,6 +35,11 @@ log = logging.getLogger("oncegate.records")
 MOST_BYTES = 8 * 1024 * 1024
 """The most bytes of a request: a resolution may bring a response's body."""
 BODY_SECONDS = 30.0
+_NOBODY = (
+    "This needs an operator's bearer token, and the gateway knows none. Give it one (ONCEGATE_ADMIN_TOKEN, or admin_tokens: see "
+    "oncegate token), or the operators a port of their own (ops_port), or open it to everybody who reaches the gateway: "
+    'public = ["metrics", "policy", "docs"].'
+)
 _READ_BY_POST = "/records/find"
 """It changes nothing: a POST, since a key is in it."""
 
@@ -70,13 +76,15 @@ async def readiness(request: Request) -> Response:
     tags=["callers"],
     response_model=models.PolicyShape,
     response_description="What draft-ietf-httpapi-idempotency-key-header-07 asks a resource to publish (section 2.6).",
+    responses=NO_TOKEN,
 )
 async def policy(request: Request) -> Response:
     """Which rules keys are under, generated from the configuration."""
-    return Response(request.app.state.policy, media_type="application/json")
+    return Response(request.app.state.policy(), media_type="application/json")
 
 
 _SERIES = {"schema": {"type": "string", "pattern": r"oncegate_build_info\{"}}
+_EXPOSED: Answers = {200: {"content": {"text/plain": _SERIES, "application/openmetrics-text": _SERIES}}}
 
 
 @router.get(
@@ -84,7 +92,7 @@ _SERIES = {"schema": {"type": "string", "pattern": r"oncegate_build_info\{"}}
     tags=["operators"],
     response_class=Response,
     response_description="In the format that Accept asks for. docs/operations.md says what each metric means.",
-    responses={200: {"content": {"text/plain": _SERIES, "application/openmetrics-text": _SERIES}}},
+    responses=_EXPOSED | NO_TOKEN,
 )
 async def metrics(request: Request) -> Response:
     """The metrics of all workers, for Prometheus."""
@@ -111,19 +119,20 @@ def create_app(
     *,
     readiness: Readiness,
     metrics: Callable[[str], tuple[bytes, str]],
-    policy: bytes,
+    policy: Callable[[], bytes],
     operators: Bearer | None = None,
     records: Records | None = None,
     statuses: CommandStatuses | None = None,
     streams: "Mapping[str, OpenCommands] | None" = None,
     reload: Reload | None = None,
     cors: CrossOrigin | None = None,
+    guarded: frozenset[str] = frozenset(FOR_OPERATORS),
 ) -> FastAPI:
     """The app, whose paths begin behind the prefix.
 
-    ``metrics`` formats them as an ``Accept`` header asks; ``policy`` is what is published about keys. Where ``records``,
+    ``metrics`` formats them as an ``Accept`` header asks; ``policy`` makes what is published about keys. Where ``records``,
     ``statuses``, ``streams`` or ``reload`` are not given, their paths don't exist; without ``operators`` only statuses may.
-    ``cors`` says which scripts may read commands' statuses.
+    ``cors`` says which scripts may read commands' statuses; ``guarded`` are the paths that need an operator's token.
     """
     app = FastAPI(
         openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False, exception_handlers=_EXCEPTION_HANDLERS
@@ -137,7 +146,7 @@ def create_app(
         reload=operators is not None and reload is not None,
     ):
         app.include_router(each)
-    app.add_middleware(_BeforeRoutes, operators=operators, statuses=statuses, cors=cors)
+    app.add_middleware(_BeforeRoutes, operators=operators, statuses=statuses, cors=cors, guarded=guarded)
     return app
 
 
@@ -145,7 +154,7 @@ def routers(
     *, statuses: bool = True, records: bool = True, dead_letters: bool = True, reload: bool = True
 ) -> list[APIRouter]:
     """The routers of all operations, or without those that a gateway does not have."""
-    found = [router]
+    found = [router, problem_pages]
     if statuses:
         found.append(commands.router)
     if records:
@@ -172,17 +181,25 @@ class _BeforeRoutes:
     """The steps before a route: the operators' token, the body as a whole, and the rules for scripts of other origins."""
 
     def __init__(
-        self, app: App, operators: Bearer | None, statuses: CommandStatuses | None, cors: CrossOrigin | None
+        self,
+        app: App,
+        operators: Bearer | None,
+        statuses: CommandStatuses | None,
+        cors: CrossOrigin | None,
+        guarded: frozenset[str],
     ) -> None:
         self._app = app
         self._operators = operators
         self._statuses = statuses
         self._cors = cors
+        self._guarded = guarded
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         name = scope["path"].split("/")[1]
-        if name in FOR_OPERATORS and self._operators is not None:
+        if name in self._guarded and self._operators is not None:
             await self._for_operators(self._operators, scope, receive, send)
+        elif name in self._guarded and name not in FOR_OPERATORS:  # those don't exist without operators
+            await problem(401, _NOBODY, headers={"www-authenticate": REALM})(scope, receive, send)
         elif name == "commands" and self._statuses is not None and self._cors is not None:
             await self._for_scripts(self._cors, self._statuses, scope, receive, send)
         else:

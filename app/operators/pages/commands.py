@@ -144,7 +144,7 @@ class CommandStatuses:
         wait = wanted_wait(pick(scope["headers"], self._rules.wanted), self._rules)
         applied = {}
         if wait > 0 and not is_over(submission, execution) and self.waiters < MAX_WAITERS:
-            applied["preference-applied"] = f"wait={wait}"
+            applied["preference-applied"] = f"wait={wait:.0f}"
             self.waiters += 1
             try:
                 execution = await self._ended(key, submission, receive, monotonic() + wait) or execution

@@ -12,7 +12,7 @@ from pydantic.json_schema import models_json_schema
 
 from oncegate import __version__
 from oncegate.app.operators.pages.models import Accepted, OperationProblem, Problem
-from oncegate.app.operators.pages.operations import FOR_OPERATORS
+from oncegate.app.operators.pages.operations import CHOSEN, FOR_OPERATORS
 from oncegate.middleware.outcome.problems import KINDS
 from oncegate.middleware.rules.added_headers import ADDED_HEADERS, header_object
 
@@ -42,7 +42,7 @@ _OPERATOR = {
     "scheme": "bearer",
     "description": (
         "An operator's token (admin_tokens, or ONCEGATE_ADMIN_TOKEN); without any, records/, dead-letters/ and reload/ do not "
-        "exist"
+        "exist. metrics, policy and docs need none where the setting public names them, nor on ops_port"
     ),
 }
 _ON_ALL = {
@@ -108,7 +108,7 @@ def complete(generated: Description) -> Description:
     paths, components = generated["paths"], generated["components"]
     for path, item in paths.items():
         for operation in item.values():
-            _complete_operation(operation, with_token=path.split("/")[1] in FOR_OPERATORS)
+            _complete_operation(operation, path.split("/")[1])
     more = models_json_schema(
         [(model, "serialization") for model in (Accepted, OperationProblem, Problem)],
         ref_template=_REF + "schemas/{model}",
@@ -135,13 +135,15 @@ def complete(generated: Description) -> Description:
     return whole
 
 
-def _complete_operation(operation: Description, *, with_token: bool) -> None:
+def _complete_operation(operation: Description, name: str) -> None:
     summary, _, rest = operation.pop("description").partition("\n\n")
     operation["summary"] = summary
     if rest:
         operation["description"] = " ".join(rest.split())
-    if with_token:
+    if name in FOR_OPERATORS:
         operation["security"] = [{"operator": []}]
+    elif name in CHOSEN:
+        operation["security"] = [{"operator": []}, {}]
     responses = operation["responses"]
     responses.pop("422", None)  # FastAPI's own: what is wrong is 400 here
     for response in responses.values():
@@ -196,11 +198,19 @@ def _tidy(value: Any) -> None:
 # -- the page ---------------------------------------------------------------------------------------------------------
 
 PAGE_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
-_STYLE = (
+STYLE = (
     "body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
     "h2{margin-top:2.5rem;font-size:1.1rem}code,pre{font-family:ui-monospace,monospace;font-size:.9em}"
     "pre{background:#f4f4f4;padding:.7rem;overflow:auto}td,th{text-align:left;padding:.1rem 1rem .1rem 0;vertical-align:top}"
 )
+
+
+_WITH_TOKEN = (
+    "",
+    "<p>With an operator's token.</p>",
+    "<p>With an operator's token; without one where it is public, or on ops_port.</p>",
+)
+"""By how many ways there are, one of which may be none."""
 
 
 def as_html(description: Description) -> str:
@@ -217,7 +227,7 @@ def as_html(description: Description) -> str:
     )
     return (
         f"<!doctype html><html lang=en><meta charset=utf-8><title>{escape(info['title'])} {escape(info['version'])}</title>"
-        f"<style>{_STYLE}</style><h1>{escape(info['title'])}</h1><p>{escape(info['description'])}</p>"
+        f"<style>{STYLE}</style><h1>{escape(info['title'])}</h1><p>{escape(info['description'])}</p>"
         f"<p>For programs: <a href=openapi.json>openapi.json</a></p>{''.join(sections)}<h1>Schemas</h1>{schemas}</html>"
     )
 
@@ -227,7 +237,7 @@ def _operation(method: str, path: str, operation: Description) -> str:
     if "requestBody" in operation:
         given.append(("body", "JSON", _schema(operation["requestBody"]["content"]["application/json"]["schema"])))
     answers = [(status, _contents(each), each["description"]) for status, each in operation["responses"].items()]
-    token = "<p>With the operators' token.</p>" if "security" in operation else ""
+    token = _WITH_TOKEN[len(operation.get("security", ()))]
     return (
         f"<h2><code>{method.upper()} {escape(path)}</code></h2><p>{escape(operation['summary'])} "
         f"{escape(operation.get('description', ''))}</p>{token}{_table(given)}{_table(answers)}"

@@ -6,7 +6,7 @@ name, the one here ends with ``Shape``, and its schema doesn't (`oncegate.app.op
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AnyUrl, AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints
 from pydantic.json_schema import SkipJsonSchema
 
 from oncegate.app.operators.audit import MOST_REASON, REASON
@@ -98,14 +98,26 @@ class Statuses(_Sent):
     not_kept: _Ranges
 
 
+class WaitRules(_Sent):
+    """Seconds that a concurrent duplicate waits for the outcome: where Prefer doesn't say, and the most that it may ask for."""
+
+    by_default: Annotated[int, Field(ge=0)]
+    at_most: Annotated[float, Field(ge=0)]
+
+
 class RoutePolicy(_Sent):
     path: str = Field(description="* stands for any run of characters")
-    methods: Annotated[list[str], Field(min_length=1)]
+    methods: Annotated[list[str], Field(description="Empty where enforcement is switched off")]
+    matched: bool | Missing = Field(
+        default=None, description="Whether a request has matched it since the start, in any worker; not of the last"
+    )
     mode: Mode = Field(description="Whether a request is executed at once or accepted to be processed later")
     header: str
     aliases: list[str]
     required: bool
     generated_if_missing: bool
+    key_pattern: str | None = Field(description="uuid, uuid7, ulid, or a regular expression; null: any key")
+    wait: WaitRules
     scope: ScopeRules
     fingerprint: FingerprintRules
     expiry: Expiry
@@ -153,7 +165,9 @@ class OriginalResult(_Sent):
 class Problem(BaseModel):
     """A problem (RFC 9457) that the gateway answers with in the upstream's place."""
 
-    type: AnyUrl = Field(description="The setting docs_url with the code as its fragment")
+    type: Annotated[str, Field(min_length=1, json_schema_extra={"format": "uri-reference"})] = Field(
+        description="The page about it: prefix, problems/ and the code, or docs_url and the code as its fragment"
+    )
     title: str
     status: int
     detail: Annotated[str, Field(min_length=1)]

@@ -5,34 +5,63 @@ are answered before it is done.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import orjson
 
 from oncegate.app.operators.readiness import Readiness
+from oncegate.app.settings.gateway import PublicPage
 from oncegate.middleware.http.asgi import App, Message, Receive, Scope, Send, respond
 from oncegate.middleware.outcome.responses import date
 
 FOR_OPERATORS = ("records", "dead-letters", "reload")
-"""The paths that need the operators' token. They end with a slash."""
-PUBLIC = frozenset({"", "healthz", "readyz", "policy", "commands"})
-"""The paths that are not on the operators' own port alone, where they have one."""
+"""The paths that always need an operator's token. They end with a slash."""
+CHOSEN: dict[PublicPage, tuple[str, ...]] = {
+    "metrics": ("metrics",),
+    "policy": ("policy",),
+    "docs": ("docs", "openapi.json"),
+}
+"""The paths that are for operators unless they are opened, by the setting ``public``."""
+PUBLIC = frozenset({"", "healthz", "readyz", "commands", "problems"})
+"""The paths that everybody gets on the main port, whatever is set."""
+
+
+def opened(public: Collection[PublicPage]) -> frozenset[str]:
+    """The paths that everybody gets on the main port."""
+    return PUBLIC.union(*(CHOSEN[name] for name in public))
+
+
+def guarded(public: Collection[PublicPage], own_port: int) -> frozenset[str]:
+    """The paths that need an operator's token. On a port of their own, what can be chosen doesn't: who reaches it, may read."""
+    chosen = () if own_port else (path for paths in CHOSEN.values() for path in paths)
+    return frozenset((*FOR_OPERATORS, *chosen)) - opened(public)
+
+
 _NOWHERE = "/"
 _NO_STORE = (b"cache-control", b"no-store")
 
 
 class Operations:
-    """An ASGI app: everything under ``prefix``. With ``own_port``, what is not `PUBLIC` exists on that port alone.
+    """An ASGI app: everything under ``prefix``. With ``own_port``, what is not `opened` exists on that port alone.
 
     ``create`` makes the app to whose paths the prefix doesn't belong; it is called in a thread.
     """
 
-    def __init__(self, prefix: str, readiness: Readiness, create: Callable[[], App], *, own_port: int = 0) -> None:
+    def __init__(
+        self,
+        prefix: str,
+        readiness: Readiness,
+        create: Callable[[], App],
+        *,
+        own_port: int = 0,
+        public: Collection[PublicPage] = (),
+    ) -> None:
         self.app: App | None = None
         self._prefix = prefix
         self._readiness = readiness
         self._create = create
         self._own_port = own_port
+        self._opened = opened(public)
         self._loading: asyncio.Task[App] | None = None
 
     async def load(self) -> App:
@@ -67,7 +96,7 @@ class Operations:
             return _NOWHERE
         name = path.removeprefix(self._prefix).strip("/")
         private = not self._own_port or (scope["server"] and scope["server"][1] == self._own_port)
-        if not private and name.partition("/")[0] not in PUBLIC:
+        if not private and name.partition("/")[0] not in self._opened:
             return _NOWHERE
         return f"/{name}/" if name in FOR_OPERATORS else f"/{name}"
 

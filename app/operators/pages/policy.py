@@ -1,6 +1,6 @@
 """The policy on idempotency keys that the draft (section 2.6) asks a resource to publish, generated from the rules in force."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -15,11 +15,13 @@ from oncegate.middleware.rules.settings import claims_of
 DRAFT = "draft-ietf-httpapi-idempotency-key-header-07"
 
 
-def published(routes: Sequence[tuple[Policy, Sequence[str]]], digest: str) -> bytes:
+def published(routes: Sequence[tuple[Policy, Sequence[str]]], digest: str, has_matched: Callable[[int], bool]) -> bytes:
     """The policy as JSON: each route's rules with its methods, in the order in which they are tried. Times are in seconds.
 
-    ``digest`` is the configuration's.
+    ``digest`` is the configuration's. The last route is for all other paths; of those before it ``has_matched`` says, by their
+    numbers, whether a request has come.
     """
+    *before, default = (_route(policy, methods) for policy, methods in routes)
     members = {
         "specification": DRAFT,
         "gateway": f"oncegate {__version__}",
@@ -29,7 +31,7 @@ def published(routes: Sequence[tuple[Policy, Sequence[str]]], digest: str) -> by
             "characters": [1, MAX_KEY_CHARACTERS],
             "case_sensitive": True,
         },
-        "routes": [_route(policy, methods) for policy, methods in routes],
+        "routes": [*({**route, "matched": has_matched(number)} for number, route in enumerate(before)), default],
     }
     return orjson.dumps(members, option=orjson.OPT_INDENT_2)
 
@@ -44,6 +46,8 @@ def _route(policy: Policy, methods: Sequence[str]) -> dict[str, Any]:
         "aliases": list(settings.aliases),
         "required": settings.on_missing_key == "reject",
         "generated_if_missing": policy.generates_key,
+        "key_pattern": settings.key_pattern or None,
+        "wait": {"by_default": settings.wait, "at_most": settings.max_wait},
         "scope": {
             "headers": [part.removeprefix("header:") for part in settings.scope_parts if part.startswith("header:")],
             "claims": list(claims_of(settings)),

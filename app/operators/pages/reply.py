@@ -10,7 +10,7 @@ from fastapi import Response
 from oncegate.middleware.outcome.problems import FAULT, INVALID_REQUEST, error_member
 
 PROBLEM = "application/problem+json"
-REALM = 'Bearer realm="oncegate records"'
+REALM = 'Bearer realm="oncegate operators"'
 
 
 def document(members: Mapping[str, object], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

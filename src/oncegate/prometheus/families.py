@@ -93,6 +93,7 @@ GAUGES: Final = {
     "unread_limit_bytes": GaugeFamily(
         "What may wait for clients that take less than they are given, over all workers."
     ),
+    "route_matched": GaugeFamily("Whether a request has matched the route since the start.", ("route", "methods")),
     "tunnels": GaugeFamily("WebSockets that are open."),
     "cache_readable": GaugeFamily("Whether the cache answers."),
     "cache_writable": GaugeFamily("Whether it takes records."),

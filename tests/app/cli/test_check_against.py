@@ -76,7 +76,7 @@ def test_nothing_changes_where_nothing_that_callers_notice_does() -> None:
             "another payload under a succeeded key gets the replay (was: another payload under a used key gets 422 key-reused)",
         ),
         ({}, {"raise_on_duplicate": True}, "a duplicate gets 409 duplicate (was: a duplicate gets the replay)"),
-        ({}, {"docs_url": "https://d.example"}, "problems link to https://d.example (was https://example.com/docs/idempotency)"),
+        ({}, {"docs_url": "https://d.example"}, "problems link to https://d.example (was /_oncegate/problems/)"),
         ({}, {"max_request_body": 5}, "max_request_body: 1048576 -> 5"),
         ({}, {"max_wait": 2.5}, "max_wait: 30 -> 2.5"),
     ],
@@ -214,7 +214,7 @@ async def test_a_gateway_is_compared_by_what_it_publishes() -> None:
             ("PATCH, POST /p", "an unknown outcome is kept for 1 hour (was 1 day)"),
         }
         assert "limits and time-outs are not published" in found[-1].text
-        (callers, same) = await _compared(url, settings())
+        (callers, same) = await _compared(url, settings(public=["metrics", "policy", "docs"]))
         assert callers.text == "nothing that is published changes for them"
         assert same.text.startswith("runs by this configuration, ")
     (away,) = await _compared(url, settings())

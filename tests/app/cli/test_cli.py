@@ -44,7 +44,7 @@ def test_help_does_not_load_what_it_does_not_need() -> None:
     [
         ([], {}, "upstream: is missing: give --upstream URL"),
         (["--upstream", "ftp://x"], {}, "upstream (command line): must be a URL that starts with"),
-        (["--upstream", "http://x", "--port", "http"], {}, "port (command line): must be a valid"),
+        (["--upstream", "http://x", "--port", "http"], {}, "port (command line): must be a whole number"),
         (["--upstream", "http://x", "--workers", "2"], {}, "workers (command line): memory:// is for"),
         (["--upstream", "http://x"], {"ONCEGATE_PRT": "1"}, "ONCEGATE_PRT (environment): unknown"),
         (["--upstream", "http://x", "--config", "/nowhere"], {}, "/nowhere: can't be read: No such"),

@@ -1,6 +1,6 @@
 """``oncegate shadow report``: what it counts, what it says of lines that are none, and that it holds little.
 
-Rules of docs/contract.md: R11.30.
+Rules of docs/contract.md: R11.33.
 """
 
 import json

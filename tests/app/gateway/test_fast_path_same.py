@@ -1,4 +1,7 @@
-"""With the fast path and without it, a gateway gives the same answers, sends the upstream, records and counts the same."""
+"""With the fast path and without it, a gateway gives the same answers, sends the upstream, records and counts the same.
+
+Rules of docs/contract.md: R2.22, R2.23.
+"""
 
 import asyncio
 import re
@@ -55,7 +58,14 @@ def gated() -> tuple[Play, Behaviour]:
 
     async def play(talk: Talk, _: Gateway, port: int, upstream: Upstream) -> list[bytes]:
         got = [await talk.exchange(keyed()), await talk.exchange(request("GET"))]
-        async with talking(port) as slow, talking(port) as passing, talking(port) as waiting, talking(port) as late:
+        async with (
+            talking(port) as slow,
+            talking(port) as passing,
+            talking(port) as waiting,
+            talking(port) as late,
+            talking(port) as other,
+            talking(port) as unasked,
+        ):
             slow.writer.write(keyed("s", path="/slow"))
             await upstream.received(3)
             got += [await talk.exchange(keyed("s", body, "/slow")) for body in (b"body", b"other")]
@@ -64,12 +74,16 @@ def gated() -> tuple[Play, Behaviour]:
             await upstream.received(4)
             late.writer.write(keyed("c", path="/slow"))
             await upstream.received(5)
+            other.writer.write(keyed("w", path="/waits/slow"))
+            await upstream.received(6)
+            unasked.writer.write(keyed("w", path="/waits/slow"))
+            got.append(await talk.exchange(keyed("w", path="/waits/slow", prefer="wait=0")))
             waiting.writer.write(keyed("s", path="/slow", prefer="wait=20"))
             passing.leave()
             late.leave()
             await asyncio.sleep(0.1)
             go_on.set()
-            got += [await slow.answer(), await waiting.answer()]
+            got += [await slow.answer(), await waiting.answer(), await other.answer(), await unasked.answer()]
             got.append(await talk.exchange(keyed("c", path="/slow", prefer="wait=20")))
             slow.writer.write(keyed("cut", b"whole")[:-2])
             slow.leave()

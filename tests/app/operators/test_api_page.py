@@ -63,7 +63,7 @@ async def test_the_description_is_served_as_it_is_checked_in() -> None:
 
 
 async def test_with_a_port_of_the_operators_both_are_there_alone() -> None:
-    async with served(f"http://127.0.0.1:{free_port()}", ops_port=65000) as (client, _):
+    async with served(f"http://127.0.0.1:{free_port()}", ops_port=65000, public=[]) as (client, _):
         for name in ("docs", "openapi.json"):
             assert (await client.get(f"{PREFIX}/{name}")).status_code == 404
 
@@ -76,7 +76,7 @@ async def test_probes_do_not_wait_for_the_framework_and_get_the_same_answer_with
 
     def create() -> object:
         may_load.wait()
-        return create_app(readiness=readiness, metrics=lambda _: (b"", ""), policy=b"")
+        return create_app(readiness=readiness, metrics=lambda _: (b"", ""), policy=lambda: b"")
 
     operations = Operations(PREFIX, readiness, create)  # type: ignore[arg-type]  # an app, once it may
     loading = asyncio.create_task(operations.load())
@@ -98,7 +98,7 @@ async def test_the_framework_is_loaded_once_for_many_who_wait() -> None:
 
     def create() -> object:
         made.append(None)
-        return create_app(readiness=readiness, metrics=lambda _: (b"# EOF", "text/plain"), policy=b"{}")
+        return create_app(readiness=readiness, metrics=lambda _: (b"# EOF", "text/plain"), policy=lambda: b"{}")
 
     operations = Operations(PREFIX, readiness, create)  # type: ignore[arg-type]  # an app
     first, *others = [asyncio.create_task(Client("GET", b"/_oncegate/policy").call(operations)) for _ in range(5)]

@@ -301,7 +301,7 @@ async def test_a_damaged_record_is_500(submitted: Submitted, redis_server: Redis
 
 
 async def test_with_a_port_of_the_operators_commands_stay_where_callers_are(redis_server: RedisServer) -> None:
-    async with serving(redis_server, ops_port=65000) as there:
+    async with serving(redis_server, ops_port=65000, public=[]) as there:
         location = (await there.submit()).headers["location"]
         assert (await there.status(location))["status"] == "accepted"
         assert (await there.client.get("/_oncegate/metrics")).status_code == 404

@@ -50,7 +50,7 @@ async def test_what_is_nobody_s_token_opens_nothing() -> None:
         for token in ("wrong", "alice", "bob:write", TOKENS[1]):
             refused = await client.get("/_oncegate/records/", headers=by(token))
             challenge = refused.headers["www-authenticate"]
-            assert (refused.status_code, challenge) == (401, 'Bearer realm="oncegate records"')
+            assert (refused.status_code, challenge) == (401, 'Bearer realm="oncegate operators"')
 
 
 async def test_a_record_and_a_line_of_the_log_say_who_resolved_it_and_why(caplog: pytest.LogCaptureFixture) -> None:

@@ -7,7 +7,7 @@ import pytest
 from fastapi.routing import APIRoute
 
 from oncegate.app.operators.pages.api import routers
-from oncegate.app.operators.pages.operations import FOR_OPERATORS, PUBLIC
+from oncegate.app.operators.pages.operations import CHOSEN, FOR_OPERATORS, PUBLIC
 from oncegate.app.operators.records import Records
 from oncegate.cache.errors import CacheUnavailable, RecordUnreadable
 from testing.command_line import forked
@@ -25,9 +25,9 @@ NOBODY = f"{'a' * 20}:{'b' * 20}"
 
 def test_who_may_call_is_said_of_each_path() -> None:
     """What is in none of these lists would be open to whoever reaches the port."""
-    open_on_the_operators_port = {"metrics", "openapi.json", "docs"}
+    opened_by_choice = {path for paths in CHOSEN.values() for path in paths}
     paths = [route.path for router in routers() for route in router.routes if isinstance(route, APIRoute)]
-    named = [*FOR_OPERATORS, *PUBLIC - {""}, *open_on_the_operators_port]
+    named = [*FOR_OPERATORS, *PUBLIC - {""}, *opened_by_choice]
     assert {path.split("/")[1] for path in paths} == set(named)
     assert len(named) == len(set(named))
 

@@ -31,7 +31,7 @@ class Away(MemoryCache):
 
 def ready(probe: Callable[[], Awaitable[object]], cache: MemoryCache, **options: Any) -> Operations:
     readiness = Readiness(probe=probe, cache=cache, **options)
-    create = partial(create_app, readiness=readiness, metrics=lambda _: (b"", ""), policy=b"")
+    create = partial(create_app, readiness=readiness, metrics=lambda _: (b"", ""), policy=lambda: b"")
     return Operations("/_oncegate", readiness, create)
 
 

@@ -38,7 +38,7 @@ class Written:
         self.settings = {"upstream": self.settings["upstream"], **settings}
 
     def read(self) -> GatewaySettings:
-        return GatewaySettings(**self.settings)
+        return GatewaySettings(**{"public": ["metrics", "policy"], **self.settings})
 
 
 @asynccontextmanager

@@ -1,6 +1,6 @@
 """Metrics: what the running gateway tells, that no key and no caller is in it, and that the dashboard asks for what there is.
 
-Rules of docs/contract.md: R6.9, R11.3, R11.15, R11.16.
+Rules of docs/contract.md: R6.9, R11.3, R11.15, R11.16, R11.36.
 """
 
 import asyncio
@@ -100,6 +100,50 @@ async def test_decisions_attempts_and_latencies_are_counted_by_route() -> None:
     assert of(samples, "oncegate_memory_cache_bytes") > 0
 
 
+async def test_a_route_that_no_request_has_matched_is_named() -> None:
+    routes: list[dict[str, Any]] = [
+        {"path": "/keyless/*"},
+        {"path": "/off/*", "methods": []},
+        {"path": "/paymets/*", "methods": ["POST", "PUT"]},
+        {"path": "/read/*"},
+        {"path": "/{any}/deep"},
+        {"path": "/upper/*"},
+    ]
+
+    def matched(samples: Samples) -> dict[str, float]:
+        name = "oncegate_route_matched"
+        return {dict(labels)["route"]: value for (found, labels), value in samples.items() if found == name}
+
+    async with Upstream(answering(OK)) as upstream, served(upstream.url, routes=routes) as (client, _):
+        assert matched(await scrape(client)) == dict.fromkeys([str(route["path"]) for route in routes], 0.0)
+        for path in ("/keyless/1", "/off/1", "/payments/1", "/x/deep", f"/upper/{'x' * 5000}"):
+            await client.post(path)
+        await client.get("/read/1")  # it is for POST and PATCH
+        samples = await scrape(client)
+        policy = (await client.get("/_oncegate/policy")).json()
+    came = {"/keyless/*": 1, "/off/*": 1, "/paymets/*": 0, "/read/*": 0, "/{any}/deep": 1, "/upper/*": 1}
+    assert matched(samples) == came
+    assert of(samples, "oncegate_route_matched", route="/{any}/deep", methods="PATCH POST") == 1
+    *named, default = policy["routes"]
+    assert {route["path"]: int(route["matched"]) for route in named} == came
+    assert "matched" not in default
+
+
+def test_what_one_worker_has_matched_the_others_say_too_and_its_successor() -> None:
+    routes, listed = [("/a", ["POST"]), ("*", ["POST"])], [("/a", ["POST"]), ("/b", ["POST"])]
+    metrics = Metrics(routes, workers=2)
+    metrics.serve("0" * 12, routes, [], {}, {}, listed)
+    metrics.enter(0)
+    metrics.noting_matches()(0)
+    for worker in (1, 0):
+        metrics.enter(worker)
+        assert [metrics.has_matched(number) for number in (0, 1)] == [True, False]
+    metrics.serve("1" * 12, routes, [], {}, {}, [("/c", ["POST"]), *listed])
+    assert [metrics.has_matched(number) for number in (0, 1, 2)] == [False, True, False], (
+        "by another number after a reload"
+    )
+
+
 async def test_what_is_not_enforced_is_not_counted() -> None:
     async with Upstream(answering(OK)) as upstream, served(upstream.url) as (client, _):
         before = await scrape(client)
@@ -110,10 +154,10 @@ async def test_what_is_not_enforced_is_not_counted() -> None:
 
 async def test_no_key_no_caller_and_no_path_is_in_the_metrics() -> None:
     async with Upstream(answering(OK)) as upstream, served(upstream.url) as (client, _):
-        await post(client, "raw-key-1", "/payments/4711")
+        await post(client, "raw-key-1", "/payments/number-4711")
         await client.request("PATCH", "/x", headers={"idempotency-key": "raw-key-2"})
         text = (await client.get("/_oncegate/metrics")).text
-    for secret in ("raw-key", "secret-of", "4711", "t9uHGWx"):
+    for secret in ("raw-key", "secret-of", "number-4711", "t9uHGWx"):
         assert secret not in text
     labels = {name for family in text_string_to_metric_families(text) for s in family.samples for name in s.labels}
     assert labels == {"route", "method", "decision", "mode", "outcome", "operation", "le", "version", "digest"}

@@ -1,6 +1,6 @@
 """`CommandProcessor.process`: the Python door, held to the same promises as HTTP.
 
-Rules of docs/contract.md: R12.4, R12.5.
+Rules of docs/contract.md: R2.22, R2.23, R12.4, R12.5.
 """
 
 import asyncio
@@ -212,3 +212,25 @@ async def test_what_is_no_key_is_refused(make: Make, key: str) -> None:
 async def test_required_key_is_required(make: Make) -> None:
     with pytest.raises(KeyMissing):
         await make(Till(), on_missing_key="reject").process(Pay(5))
+
+
+async def test_a_concurrent_call_waits_as_the_settings_say(make: Make) -> None:
+    processor = make(till := Till(), wait=20)
+    first = await begun(processor, till)
+    with pytest.raises(InFlightError):
+        await processor.process(Pay(5), idempotency_key="k", wait=0)
+    second = asyncio.create_task(processor.process(Pay(5), idempotency_key="k"))
+    done, _ = await asyncio.wait([second], timeout=0.2)
+    assert not done
+    till.gate.set()
+    assert await first == await second
+    assert len(till.executed) == 1
+
+
+async def test_a_key_has_the_form_that_the_settings_want(make: Make) -> None:
+    processor = make(till := Till(), key_pattern="uuid7")
+    with pytest.raises(KeyInvalid, match="a UUID of version 7"):
+        await processor.process(Pay(5), idempotency_key="order-1")
+    assert not till.executed
+    await processor.process(Pay(5), idempotency_key="01890a5d-ac96-774b-bcce-b302099a8057")
+    assert len(till.executed) == 1

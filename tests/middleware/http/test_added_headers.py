@@ -41,7 +41,7 @@ async def test_idempotent_replayed_is_on_replays_alone(door: MakeDoor) -> None:
 
 async def test_cache_status_of_an_execution_that_is_kept(door: MakeDoor) -> None:
     there = door(Answering(201, headers=[(b"cache-status", b"upstream; hit")]))
-    ours = b"oncegate; fwd=miss; stored"
+    ours = b"oncegate; fwd=miss; stored; ttl=86400"
     assert (await there.send()).values(b"cache-status") == [b"upstream; hit", ours], "ours is the last of the list"
     replay = (await there.send()).values(b"cache-status")
     assert replay[0] == b"upstream; hit"
@@ -49,10 +49,12 @@ async def test_cache_status_of_an_execution_that_is_kept(door: MakeDoor) -> None
     assert replay[1].startswith(HIT.encode())
 
 
-@pytest.mark.parametrize("status", [201, 302, 404, 500, 502])
-async def test_cache_status_is_stored_for_each_kind_that_is_kept(door: MakeDoor, status: int) -> None:
-    answer = await door(Answering(status)).send()
-    assert answer.value("cache-status") == "oncegate; fwd=miss; stored"
+@pytest.mark.parametrize(("status", "kept"), [(201, 1000), (302, 1000), (404, 7), (500, 7), (502, 1000), (999, 7)])
+async def test_cache_status_of_each_kind_that_is_kept_tells_for_how_long(
+    door: MakeDoor, status: int, kept: int
+) -> None:
+    answer = await door(Answering(status), ttl=1000, error_ttl=7.9).send()
+    assert answer.value("cache-status") == f"oncegate; fwd=miss; stored; ttl={kept}"
 
 
 @pytest.mark.parametrize("status", [401, 403, 408, 425, 429])
@@ -65,7 +67,7 @@ async def test_cache_status_follows_the_route_s_statuses(door: MakeDoor) -> None
     routes = [Route(path="/payments", status={402: "release", 429: "failure"})]
     there = door(Answering(402, 429), routes=routes)
     assert (await there.send()).value("cache-status") == "oncegate; fwd=miss"
-    assert (await there.send()).value("cache-status") == "oncegate; fwd=miss; stored"
+    assert (await there.send()).value("cache-status") == "oncegate; fwd=miss; stored; ttl=60"
 
 
 async def test_cache_status_of_a_replay_tells_the_seconds_left(door: MakeDoor) -> None:
@@ -147,7 +149,8 @@ async def test_every_header_that_is_added_is_declared_and_every_declared_one_is_
     cors = CrossOrigin(["https://shop.example"], credentials=False)
     app = Answering(201, headers=[(b"x-app", b"1")], held=True)
     rules = [Route(path="/known", require_scope=True), Route(path="/small", max_request_body=1)]
-    there = door(app, routes=rules, cors=cors, date_header=True, watch=(answered := Answered()))
+    options = {"docs_url": "https://docs.example", "watch": (answered := Answered())}
+    there = door(app, routes=rules, cors=cors, date_header=True, **options)
     from_shop = [("origin", "https://shop.example")]
     async with there.in_flight(app, headers=from_shop) as first:
         in_flight = await there.send(headers=from_shop)

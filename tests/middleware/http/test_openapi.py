@@ -166,3 +166,15 @@ def test_odd_paths_break_nothing(paths: Any) -> None:
         if item and "parameters" in item:
             item["parameters"] = []
     describe(spec(paths), Policies(IdempotencySettings()))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "words", "example"), [("uuid7", "a UUID of version 7", False), ("uuid", "a UUID", True)]
+)
+def test_the_form_that_keys_have_is_said_and_no_other_is_given_as_an_example(
+    pattern: str, words: str, example: bool
+) -> None:
+    result = described({"/payments": {"post": {"responses": OK}}}, key_pattern=pattern)
+    (key,) = keys(result["paths"]["/payments"]["post"])
+    assert f"The key is {words}" in key["description"]
+    assert ("example" in key) is example

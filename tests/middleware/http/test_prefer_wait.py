@@ -1,18 +1,22 @@
 """`Prefer: wait`, and what a waiter gets.
 
-Rules of docs/contract.md: R2.15, R2.16, R2.17, R2.18, R2.19, R3.2, R3.9.
+Rules of docs/contract.md: R2.15, R2.16, R2.17, R2.18, R2.19, R2.22, R3.2, R3.9.
 """
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 import pytest
+from pydantic import ValidationError
 
 from oncegate.cache.record import ClaimRequest, State
+from oncegate.middleware.rules.settings import IdempotencySettings, Route
 from tests.middleware.conftest import MakeDoor
 from tests.middleware.door import Answered, Answering, Call, Door, waits
 
 LONG = [("prefer", "wait=50")]
+RESPOND = ("prefer", "respond-async")
 
 
 @pytest.fixture(params=["one process", "two processes"])
@@ -228,3 +232,65 @@ async def test_wait_that_ends_in_a_refusal_was_applied_too(door: MakeDoor) -> No
             waiter = await waits(lambda: second.begin(headers=LONG), answered, "get")
         assert (await waiter.answered()).code == "overloaded"
         assert waiter.value("preference-applied") == "wait=30"
+
+
+async def test_wait_of_a_route_lets_concurrent_duplicates_wait_that_ask_for_nothing(pair: Pair) -> None:
+    app = Answering(201, held=True)
+    first, second = pair(app, wait=20)
+    holder = first.begin()
+    await app.arrivals()
+    waiters = [await pair.waits(partial(second.begin, headers=lines)) for lines in ([], [], [RESPOND])]
+    app.release()
+    assert not (await holder.answered()).replayed
+    assert holder.value("preference-applied") is None, "it has waited for nobody"
+    for waiter in waiters:
+        await waiter.answered()
+        assert (waiter.status, waiter.body, waiter.replayed) == (201, b"answer 1", True)
+        assert waiter.value("preference-applied") == "wait=20"
+    assert app.calls == 1
+
+
+@pytest.mark.parametrize("wait", [0, 1])
+async def test_wait_of_a_route_is_shortened_by_the_header(pair: Pair, wait: int) -> None:
+    app = Answering(201, held=True)
+    first, second = pair(app, wait=20)
+    async with first.in_flight(app):
+        waiter = await second.send(headers=[("prefer", f"wait={wait}")])
+        assert (waiter.status, waiter.code) == (409, "in-flight")
+        assert waiter.value("preference-applied") == (f"wait={wait}" if wait else None)
+
+
+@pytest.mark.parametrize(("wanted", "granted"), [(25, 25), (500, 28)])
+async def test_wait_of_a_route_is_lengthened_by_the_header_within_max_wait(
+    pair: Pair, wanted: int, granted: int
+) -> None:
+    app = Answering(201, held=True)
+    first, second = pair(app, wait=1, max_wait=28)
+    async with first.in_flight(app):
+        waiter = await pair.waits(lambda: second.begin(headers=[("prefer", f"wait={wanted}")]))
+    await waiter.answered()
+    assert (waiter.replayed, waiter.value("preference-applied")) == (True, f"wait={granted}")
+
+
+async def test_wait_of_a_route_that_is_over_is_refused_as_in_flight(pair: Pair) -> None:
+    app = Answering(201, held=True)
+    first, second = pair(app, wait=1)
+    async with first.in_flight(app):
+        waiter = await second.send()
+        assert (waiter.status, waiter.code, waiter.value("preference-applied")) == (409, "in-flight", "wait=1")
+
+
+async def test_wait_is_for_the_routes_that_have_it(door: MakeDoor) -> None:
+    there = door(app := Answering(201, held=True), routes=[Route(path="/payments", wait=20)])
+    async with there.in_flight(app), there.in_flight(app, path="/orders", key="k-2"):
+        waiter = there.begin()
+        assert (await there.send(path="/orders", key="k-2")).code == "in-flight"
+        assert not waiter.task.done()
+    assert (await waiter.answered()).replayed
+
+
+def test_a_wait_above_max_wait_is_refused() -> None:
+    with pytest.raises(ValidationError, match=r"wait: 31 is above max_wait \(30\)"):
+        IdempotencySettings(wait=31)
+    with pytest.raises(ValidationError, match=r"wait: 5 is above max_wait \(4\)"):
+        Route(path="/x", max_wait=4).settings(IdempotencySettings(wait=5))

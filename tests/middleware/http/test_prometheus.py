@@ -35,13 +35,14 @@ OF_THE_GATEWAY = {
     "oncegate_records",
     "oncegate_records_sampled_timestamp_seconds",
     "oncegate_reloads",
+    "oncegate_route_matched",
     "oncegate_shadowed",
     "oncegate_submissions",
     "oncegate_tunnels",
     "oncegate_worker_deaths",
 }
 """What an app has not: an access log, reloads, shares of its routes, logins, submissions, tunnels, workers that somebody looks
-after, samples of the cache.
+after, samples of the cache; and its routes are compared with its paths at the start.
 """
 _CONSUMERS = CollectorRegistry()
 ConsumerMetrics(registry=_CONSUMERS)

@@ -36,7 +36,7 @@ async def test_the_first_client_gets_the_original_and_a_retry_what_was_kept(door
     assert (first.body, first.value("x-card"), first.value("content-length")) == (CARD, "4242", str(len(CARD)))
     assert (retry.status, json.loads(retry.body), retry.replayed) == (201, {"id": 1, "card": "4242"}, True)
     assert (retry.value("x-card"), retry.value("content-length")) == (None, str(len(retry.body)))
-    assert (first.value("cache-status"), app.calls) == ("oncegate; fwd=miss; stored", 1)
+    assert (first.value("cache-status"), app.calls) == ("oncegate; fwd=miss; stored; ttl=86400", 1)
     record = await there.record()
     assert record.response is not None
     assert b"4242 4242" not in (record.response.body or b"")

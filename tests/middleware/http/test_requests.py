@@ -92,7 +92,7 @@ async def test_a_missing_key_is_made_forwarded_and_returned(door: MakeDoor) -> N
     assert made is not None
     assert made != second.value("idempotency-key"), "keys are never derived from a payload"
     assert app.lines("idempotency-key", 0) == [made]
-    assert first.value("cache-status") == "oncegate; fwd=miss; stored"
+    assert first.value("cache-status") == "oncegate; fwd=miss; stored; ttl=86400"
     retry = await there.send(key=made)
     assert retry.replayed
     assert retry.body == b"answer 1"

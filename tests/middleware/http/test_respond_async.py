@@ -51,7 +51,7 @@ async def test_respond_async_is_accepted_at_once_and_a_retry_gets_the_same_202(d
         assert (answer.status, answer.body, answer.value("location")) == (202, ACCEPTED, LOCATION[1].decode())
         assert answer.value("preference-applied") == "respond-async"
     assert (first.replayed, retry.replayed) == (False, True)
-    assert first.value("cache-status") == "oncegate; fwd=miss; stored"
+    assert first.value("cache-status") == "oncegate; fwd=miss; stored; ttl=86400"
     assert two.calls == (0, 1)
     record = await two.door.record()
     assert record.submission
@@ -188,7 +188,7 @@ async def test_respond_async_202_is_a_success_whatever_the_route_makes_of_the_up
 ) -> None:
     two = Two(door, _route("async", status={202: kind}, drop_headers=["location"], max_result=0))
     first = await two.door.send()
-    assert first.value("cache-status") == "oncegate; fwd=miss; stored"
+    assert first.value("cache-status") == "oncegate; fwd=miss; stored; ttl=86400"
     retry = await two.door.send()
     assert (retry.status, retry.body, retry.value("location")) == (202, ACCEPTED, LOCATION[1].decode())
     assert two.calls == (0, 1)

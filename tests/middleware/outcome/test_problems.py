@@ -288,3 +288,15 @@ async def test_exception_of_the_app_is_observed(door: MakeDoor) -> None:
     with pytest.raises(ValueError, match="no"):
         await there.send()
     assert [(each.decision, each.status, each.attempt) for each in seen] == [("first", 500, 1)]
+
+
+async def test_without_docs_url_a_problem_of_an_app_has_a_name_and_leads_nowhere(door: MakeDoor) -> None:
+    call = await door(Answering(201)).send(key="a,b")
+    assert call.problem["type"] == "urn:oncegate:problem:key-invalid"
+    assert call.value("link") is None
+
+
+async def test_with_a_slash_at_the_end_of_docs_url_each_problem_has_a_page_of_its_own(door: MakeDoor) -> None:
+    call = await door(Answering(201), docs_url="/docs/problems/").send(key="a,b")
+    assert call.problem["type"] == "/docs/problems/key-invalid"
+    assert call.value("link") == '</docs/problems/key-invalid>; rel="describedby"; type="text/html"'

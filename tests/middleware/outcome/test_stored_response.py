@@ -209,7 +209,7 @@ async def test_oversize_retry_is_a_duplicate_without_the_body(door: MakeDoor) ->
     app = Answering(201, body=b"x" * 1001, headers=[(b"location", b"/payments/1")])
     there = door(app, max_result=1000)
     first = await there.send()
-    assert (first.value("cache-status"), len(first.body)) == ("oncegate; fwd=miss; stored", 1001)
+    assert (first.value("cache-status"), len(first.body)) == ("oncegate; fwd=miss; stored; ttl=86400", 1001)
     retry = await there.send()
     assert (retry.status, retry.code, retry.problem["retryable"]) == (409, "duplicate", False)
     original = retry.problem["original_result"]

@@ -168,7 +168,7 @@ async def test_no_methods_switch_enforcement_off_there(door: MakeDoor) -> None:
 async def test_enforcement_for_one_route_only(door: MakeDoor) -> None:
     routes = [route("/payments"), route("*", methods=[])]
     there = door(Answering(201), routes=routes)
-    assert (await there.send(path="/payments")).value("cache-status") == "oncegate; fwd=miss; stored"
+    assert (await there.send(path="/payments")).value("cache-status") == "oncegate; fwd=miss; stored; ttl=86400"
     assert (await there.send(path="/payments")).replayed
     assert not any([(await there.send(path="/other")).replayed for _ in range(2)])
 
