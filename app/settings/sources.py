@@ -24,9 +24,10 @@ from oncegate.middleware.tokens.settings import JwtSettings
 
 PREFIX = "ONCEGATE_"
 _OF_DATABASES = {f"ONCEGATE_{name}_DATABASE" for name in ("INBOX", "OUTBOX", "PROJECTIONS")}
-NOT_SETTINGS = {"ONCEGATE_CONFIG", "ONCEGATE_ADMIN_TOKEN", *_OF_DATABASES}
-"""Variables that are ours without being a setting of the file: where the file is, a secret that no file should hold, and options
-of single commands."""
+_OF_BUILDS = {"ONCEGATE_COMPILED", "ONCEGATE_COMMIT"}
+NOT_SETTINGS = {"ONCEGATE_CONFIG", "ONCEGATE_ADMIN_TOKEN", *_OF_DATABASES, *_OF_BUILDS}
+"""Variables that are ours without being a setting of the file: where the file is, a secret that no file should hold, options
+of single commands, and what a build is made by, which an image may still have set."""
 TABLES: dict[str, type[BaseModel]] = {
     "idempotency": IdempotencySettings,
     "worker": WorkerSettings,
