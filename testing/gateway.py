@@ -16,7 +16,14 @@ from testing.template import Forked
 
 DEADLINE = 60.0
 """Seconds for anything that must happen at all; a machine would have to be very slow to need them."""
-_COMMAND = ["-c", "from oncegate.app.cli.main import main; main()", "serve"]
+MAIN = """
+try:
+    from oncegate.app.cli.main import main
+except ModuleNotFoundError:  # versions before there were rooms
+    from oncegate.app.main import main
+main()
+"""
+"""The command line, of whatever version is imported."""
 _LISTENING = re.compile(r"listening on (http://[0-9.:]+)")
 
 
@@ -24,7 +31,7 @@ class Gateway:
     """A gateway process, started at once, to be awaited with `ready` and ended with `end`. ``settings`` as in the TOML file.
 
     A port of 0 is asked for, and the one that it got is read from its log. Settings go into the environment, as JSON. Its
-    process group is its own, so that its workers can be ended with it.
+    process group is its own, so that its workers can be ended with it. ``site`` has another version of oncegate.
     """
 
     def __init__(
@@ -36,6 +43,7 @@ class Gateway:
         workers: int = 1,
         routes: list[dict[str, Any]] | None = None,
         idempotency: dict[str, Any] | None = None,
+        site: Path | None = None,
         **settings: Any,
     ) -> None:
         self.log = log
@@ -46,9 +54,16 @@ class Gateway:
         settings |= {f"idempotency__{name}": value for name, value in (idempotency or {}).items()}
         for name, value in settings.items():
             environment[f"ONCEGATE_{name.upper()}"] = value if isinstance(value, str) else json.dumps(value)
+        if site is not None:
+            environment["PYTHONPATH"] = str(site)
         with log.open("wb") as stderr:
             self._process = Forked(
-                *_COMMAND, *arguments, stdin=subprocess.DEVNULL, stderr=stderr, env=environment, start_new_session=True
+                *("-c", MAIN, "serve"),
+                *arguments,
+                stdin=subprocess.DEVNULL,
+                stderr=stderr,
+                env=environment,
+                start_new_session=True,
             )
 
     def ready(self) -> Self:
