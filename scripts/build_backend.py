@@ -118,12 +118,12 @@ build_editable = build_meta.build_editable
 
 def _compiles() -> dict[str, str] | None:
     """What mypyc is called with; ``None`` where nothing is compiled."""
-    asked = os.environ.get("ONCEGATE_COMPILED", "")
-    if asked in ("", "0"):
+    given = os.environ.get("ONCEGATE_COMPILED", "")
+    if given in ("", "0"):
         return None
-    if asked not in _COMPILERS_OPTIONS:
-        raise SystemExit(f"ONCEGATE_COMPILED: is 1, unoptimized or 0, not {asked}")
-    return _COMPILERS_OPTIONS[asked]
+    if given not in _COMPILERS_OPTIONS:
+        raise SystemExit(f"ONCEGATE_COMPILED: is 1, unoptimized or 0, not {given}")
+    return _COMPILERS_OPTIONS[given]
 
 
 def _project() -> dict[str, Any]:

@@ -122,27 +122,27 @@ def test_the_wheel_s_bill_of_materials_names_it_and_what_it_needs(wheel: zipfile
 
 
 @pytest.mark.parametrize(
-    ("asked", "needs_mypy"), [({}, False), ({"ONCEGATE_COMPILED": "0"}, False), ({"ONCEGATE_COMPILED": "1"}, True)]
+    ("given", "needs_mypy"), [({}, False), ({"ONCEGATE_COMPILED": "0"}, False), ({"ONCEGATE_COMPILED": "1"}, True)]
 )
-def test_a_build_needs_mypy_only_where_it_compiles(tree: Path, asked: dict[str, str], needs_mypy: bool) -> None:
-    needed = {Requirement(line).name for line in hooks(tree, **asked).get_requires_for_build_wheel()}
+def test_a_build_needs_mypy_only_where_it_compiles(tree: Path, given: dict[str, str], needs_mypy: bool) -> None:
+    needed = {Requirement(line).name for line in hooks(tree, **given).get_requires_for_build_wheel()}
     dependencies = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["dependencies"]
     by_types = {"mypy", *(Requirement(line).name for line in dependencies)}
     assert needed >= by_types if needs_mypy else needed == set()
 
 
 @pytest.mark.parametrize(
-    ("hook", "asked", "line"),
+    ("hook", "given", "line"),
     [
         ("get_requires_for_build_wheel", "yes", "ONCEGATE_COMPILED: is 1, unoptimized or 0, not yes"),
         ("get_requires_for_build_editable", "1", "an editable installation runs from source: unset ONCEGATE_COMPILED"),
     ],
 )
 def test_what_can_t_be_compiled_is_said(
-    tree: Path, capfd: pytest.CaptureFixture[str], hook: str, asked: str, line: str
+    tree: Path, capfd: pytest.CaptureFixture[str], hook: str, given: str, line: str
 ) -> None:
     with pytest.raises(subprocess.CalledProcessError):
-        getattr(hooks(tree, ONCEGATE_COMPILED=asked), hook)()
+        getattr(hooks(tree, ONCEGATE_COMPILED=given), hook)()
     assert line in capfd.readouterr().err
 
 

@@ -13,6 +13,7 @@ from click.core import ParameterSource
 from oncegate.cache.redis.url import REDIS_SCHEMES
 
 if TYPE_CHECKING:
+    from oncegate.app.operators.pages.client import RemoteGateway
     from oncegate.app.settings.gateway import GatewaySettings
 
 Result = TypeVar("Result")
@@ -79,6 +80,20 @@ def settings_of(
 
     tables = {} if worker is None else {"worker": without_none(worker)}
     return load(without_none(given) | tables, config, defaults={"upstream": "http://localhost"})
+
+
+def remote_gateway(url: str) -> "RemoteGateway":
+    """The gateway at ``url``, for an operator. Ends the process without a token, or for what is no URL."""
+    from oncegate.app.operators.pages.client import RemoteGateway
+    from oncegate.app.settings.sources import admin_token
+
+    token = admin_token()
+    if token is None:
+        end("ONCEGATE_ADMIN_TOKEN is not set: it is the gateway's token for operators")
+    try:
+        return RemoteGateway(url, token)
+    except ValueError as error:
+        end(str(error))
 
 
 def without_none(options: dict[str, Any]) -> dict[str, Any]:

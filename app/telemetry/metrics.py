@@ -94,7 +94,6 @@ class Metrics(Watch):
         methods: dict[str, dict[str, None]] = {}
         for route, names in routes:
             methods.setdefault(route, {}).update(dict.fromkeys(names))
-        self._routes = list(methods)
         self._requests = {
             (route, method, decision): columns.take()
             for route in methods
