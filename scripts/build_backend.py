@@ -72,7 +72,7 @@ def prepare_metadata_for_build_wheel(metadata_directory: str, config_settings: _
     """Write the wheel's ``.dist-info`` with the bill of materials into the folder; its name."""
     commit = _commit()
     with _tree(commit):
-        name = build_meta.prepare_metadata_for_build_wheel(metadata_directory, config_settings)
+        name: str = build_meta.prepare_metadata_for_build_wheel(metadata_directory, config_settings)
     bill_of_materials.write(
         Path(metadata_directory) / name, _project(), commit=commit, compiled=_compiles() is not None
     )
@@ -89,7 +89,8 @@ def build_wheel(wheel_directory: str, config_settings: _Settings = None, metadat
             if options is not None:
                 modules = [f"src/oncegate/{name}.py" for name in marked_modules()]
                 (tree / "setup.py").write_text(_SETUP.format(modules=modules, options=options))
-            return build_meta.build_wheel(wheel_directory, config_settings, metadata_directory)
+            name: str = build_meta.build_wheel(wheel_directory, config_settings, metadata_directory)
+            return name
 
 
 def build_sdist(sdist_directory: str, config_settings: _Settings = None) -> str:
@@ -97,12 +98,13 @@ def build_sdist(sdist_directory: str, config_settings: _Settings = None) -> str:
     with tempfile.TemporaryDirectory(prefix="oncegate-build-") as folder:
         tree = Path(folder)
         _copy("src", tree / "src", symlinks=True)
-        for name in (*FOLDERS, "scripts"):
-            _copy(name, tree / name)
+        for each in (*FOLDERS, "scripts"):
+            _copy(each, tree / each)
         _copy_files(tree, "pyproject.toml", "MANIFEST.in")
         (tree / COMMIT).write_text(f"{_commit()}\n")
         with contextlib.chdir(tree):
-            return build_meta.build_sdist(sdist_directory, config_settings)
+            name: str = build_meta.build_sdist(sdist_directory, config_settings)
+            return name
 
 
 def get_requires_for_build_editable(config_settings: _Settings = None) -> list[str]:  # noqa: ARG001  # PEP 517 has it

@@ -149,8 +149,8 @@ def test_what_can_t_be_compiled_is_said(
 def hooks(tree: Path, **environment: str) -> BuildBackendHookCaller:
     """The build backend as pip calls it, by what pyproject.toml says."""
 
-    def run(command: Sequence[str], cwd: str | None = None, extra_environ: Mapping[str, str] | None = None) -> None:
-        subprocess.run(command, cwd=cwd, env={**os.environ, **environment, **(extra_environ or {})}, check=True)
+    def run(cmd: Sequence[str], cwd: str | None = None, extra_environ: Mapping[str, str] | None = None) -> None:
+        subprocess.run(cmd, cwd=cwd, env={**os.environ, **environment, **(extra_environ or {})}, check=True)
 
     system = tomllib.loads((tree / "pyproject.toml").read_text("utf-8"))["build-system"]
     return BuildBackendHookCaller(str(tree), system["build-backend"], system["backend-path"], run)
