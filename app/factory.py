@@ -48,6 +48,7 @@ def create_gateway(
     metrics = Metrics(
         [(policy.route, methods) for policy, methods in policies.with_methods()],
         submissions=[policy.route for policy in policies.all() if policy.submission is not None],
+        shares=_shares(policies),
         workers=settings.workers,
         gauges=_gauges(settings, cache)
         | {
@@ -134,6 +135,16 @@ def gateway_policies(settings: GatewaySettings) -> Policies:
     """The rules of the gateway for ``settings``."""
     header = settings.jwt.header if settings.jwt is not None else TOKEN_HEADER
     return Policies(settings.idempotency, settings.routes, header)
+
+
+def _shares(policies: Policies) -> dict[str, tuple[float, bool]]:
+    """The percent of the keys that is under enforcement, and whether the rest is observed, by the routes' patterns."""
+    shares: dict[str, tuple[float, bool]] = {}
+    for policy in policies.all():
+        percent, is_shadowed = shares.get(policy.route, (100.0, False))  # a pattern may have a route for each method
+        settings = policy.settings
+        shares[policy.route] = min(percent, settings.enforce), is_shadowed or settings.shadow
+    return shares
 
 
 def _submitter(settings: GatewaySettings, cache: Cache, metrics: Metrics) -> "Submitter | None":

@@ -39,8 +39,9 @@ MODES = {
     "gateway": ("GET that passes", "POST without a key", "first request", "replay"),
     "app": ("no key", "first request", "replay"),
 }
-OPTIONS = ("secret", "jwt", "encryption")
-"""What a gateway may be asked to do besides; ``jwt``: its callers are known by a token's claims, of an elliptic key."""
+OPTIONS = ("secret", "jwt", "encryption", "shadow")
+"""What a gateway may be asked to do besides; ``jwt``: its callers are known by a token's claims, of an elliptic key; ``shadow``:
+it enforces nothing, and observes all."""
 CREDENTIAL = "0123456789abcdef"
 
 
@@ -205,6 +206,8 @@ def given(option: str, folder: Path) -> tuple[dict[str, str], str]:
     """The settings for one of `OPTIONS`, and what clients bring for a credential."""
     if option == "secret":
         return {"ONCEGATE_SECRET": os.urandom(32).hex()}, CREDENTIAL
+    if option == "shadow":
+        return {"ONCEGATE_IDEMPOTENCY__ENFORCE": "0", "ONCEGATE_IDEMPOTENCY__SHADOW": "true"}, CREDENTIAL
     if option == "encryption":
         key = base64.b64encode(os.urandom(32)).decode()
         return {"ONCEGATE_ENCRYPTION_KEYS": orjson.dumps([f"bench:{key}"]).decode()}, CREDENTIAL

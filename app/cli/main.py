@@ -14,6 +14,7 @@ from oncegate.app.cli.database.projections import project, projections
 from oncegate.app.cli.database.relay import relay
 from oncegate.app.cli.keys import keys
 from oncegate.app.cli.records import records
+from oncegate.app.cli.shadow import shadow
 from oncegate.app.cli.usage import end, settings_of, without_none
 from oncegate.app.cli.worker import worker
 from oncegate.cache.open import CACHE_SCHEMES
@@ -189,5 +190,5 @@ def openapi(upstream_spec: str, config: str | None, prefix: str | None, out: Lit
     click.echo(describe_upstream(settings_of({}, config), upstream_spec, prefix=prefix, out=out), nl=False)
 
 
-for each in (keys, records, check, worker, commands, inbox, outbox, relay, project, projections):
+for each in (keys, records, check, shadow, worker, commands, inbox, outbox, relay, project, projections):
     main.add_command(each)

@@ -24,6 +24,7 @@ from oncegate.middleware.http.asgi_driver import AsgiDriver
 from oncegate.middleware.http.door import HttpDoor
 from oncegate.middleware.http.enter import Bypass, way_of
 from oncegate.middleware.http.exchange import Exchange, Step
+from oncegate.middleware.http.shadow import Observed
 from oncegate.middleware.outcome.errors import GatewayFailed, NotProcessed
 from oncegate.middleware.outcome.problems import Answer
 from oncegate.middleware.outcome.responses import Headers
@@ -73,6 +74,9 @@ class FastPath:
         way = way_of(self._door, scope, path, scope["raw_path"], request.send, request.fields)
         if isinstance(way, Exchange):
             CallbackDriver(way, self._forwarder, self._submit, request).begin()
+            return True
+        if isinstance(way, Observed):
+            request.start(self.answering(way.serve(request.receive, request.send), scope, request.send))
             return True
         return Passing(self._forwarder, request, self.answering, way).begin()
 

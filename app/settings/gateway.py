@@ -21,7 +21,15 @@ from oncegate.cache.redis.url import MANY_SERVERS, REDIS_SCHEMES, either, scheme
 from oncegate.middleware.admission.callers import RATE
 from oncegate.middleware.http.cors import CrossOrigin
 from oncegate.middleware.rules.digests import Digests, Secrets, given_digests
-from oncegate.middleware.rules.settings import Bytes, IdempotencySettings, Name, Route, Seconds, StrictSettings
+from oncegate.middleware.rules.settings import (
+    Bytes,
+    IdempotencySettings,
+    Name,
+    Route,
+    Seconds,
+    StrictSettings,
+    check_enforce,
+)
 from oncegate.middleware.tokens.settings import JwtSettings
 from oncegate.middleware.tokens.verifier import all_claims
 
@@ -209,6 +217,7 @@ class GatewaySettings(StrictSettings):
                     f"routes.{index}.methods: {unknown[0]} is no method that the gateway forwards (it answers 501): "
                     "it would guard nothing"
                 )
+            check_enforce(f"routes.{index}", route.mode, rules)
             if route.mode != "sync":
                 self._can_accept(f"routes.{index}", route, rules)
                 if consumers.setdefault(route.stream, route.consumer_name) != route.consumer_name:
@@ -299,7 +308,16 @@ class GatewaySettings(StrictSettings):
                 )
             if self.namespace == "default":
                 lines.append("namespace is not set: on a shared cache each service needs one of its own")
-        return lines
+        return lines + self._advice_on_shadows()
+
+    def _advice_on_shadows(self) -> list[str]:
+        rules = [self.idempotency, *(route.settings(self.idempotency) for route in self.routes if route.methods)]
+        if self.log_level in ("debug", "info") or not any(each.shadow and each.enforce < 100 for each in rules):
+            return []
+        return [
+            f'shadow is on and log_level is "{self.log_level}": what is observed is logged at info, so `oncegate shadow report` '
+            "would find nothing"
+        ]
 
     def _advice_on_tokens(self) -> list[str]:
         if self.jwt is None:

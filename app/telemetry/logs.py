@@ -10,7 +10,7 @@ from typing import Literal
 
 from pythonjsonlogger.json import JsonFormatter
 
-from oncegate.middleware.admission.observe import Observation
+from oncegate.middleware.admission.observe import SHADOW, Observation
 
 log = logging.getLogger("oncegate.request")
 
@@ -32,7 +32,9 @@ def configure(level: str, style: Literal["auto", "json", "text"] = "auto") -> No
 
 
 def observed(observation: Observation) -> None:
-    """Log one enforced request."""
+    """Log one enforced request. One that was observed has a line of its own (`oncegate.middleware.http.shadow`)."""
+    if observation.mode == SHADOW:
+        return
     level = logging.DEBUG if observation.decision in QUIET else logging.INFO
     if log.isEnabledFor(level):
         log.log(
@@ -73,7 +75,7 @@ class _Text(logging.Formatter):
         return line + "".join(f" {name}={value}" for name, value in carried)
 
 
-_CARRIED = ("attempt", "record", "route", "method", "seconds")
+_CARRIED = ("upstream_status", "differs", "attempt", "record", "route", "method", "seconds")
 
 
 _EXPECTED = ("ASGI callable returned without completing response", "Application startup failed")

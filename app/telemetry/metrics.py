@@ -20,7 +20,7 @@ from oncegate import __version__
 from oncegate.app.telemetry.pending_records import PendingRecords
 from oncegate.app.telemetry.shared_numbers import SharedNumbers
 from oncegate.cache.record import State
-from oncegate.middleware.admission.observe import Observation, Watch
+from oncegate.middleware.admission.observe import ENFORCED, SHADOW, Observation, Watch
 from oncegate.prometheus.families import (
     COUNTERS,
     DECISIONS,
@@ -77,7 +77,8 @@ class Histogram:
 
 class Metrics(Watch):
     """All counters. ``routes`` are the patterns under enforcement with their methods; ``workers`` share one object.
-    ``submissions`` are those of the patterns whose commands are accepted to be processed later.
+    ``submissions`` are those of the patterns whose commands are accepted to be processed later. ``shares`` are the percent of
+    the keys that are under enforcement, by pattern, and whether the rest is observed.
 
     To be made before workers are forked; each then calls `enter`. ``gauges`` are read in the process that is scraped.
     """
@@ -87,6 +88,7 @@ class Metrics(Watch):
         routes: Iterable[tuple[str, Sequence[str]]],
         *,
         submissions: Iterable[str] = (),
+        shares: Mapping[str, tuple[float, bool]] | None = None,
         workers: int = 1,
         gauges: Gauges | None = None,
     ) -> None:
@@ -94,11 +96,13 @@ class Metrics(Watch):
         methods: dict[str, dict[str, None]] = {}
         for route, names in routes:
             methods.setdefault(route, {}).update(dict.fromkeys(names))
+        self._shares = dict(shares or {})
         self._requests = {
-            (route, method, decision): columns.take()
+            (route, method, decision, mode): columns.take()
             for route in methods
             for method in methods[route]
             for decision in (*DECISIONS, OTHER)
+            for mode in (ENFORCED, SHADOW)
         }
         self._settled = {(route, state): columns.take() for route in methods for state in (*OUTCOMES, None)}
         self._upstream = {route: Histogram(columns, HISTOGRAMS["upstream"].bounds) for route in methods}
@@ -146,10 +150,10 @@ class Metrics(Watch):
 
     def observed(self, observation: Observation) -> None:
         """Count one answered request."""
-        route, method = observation.route, observation.method
-        column = self._requests.get((route, method, observation.decision))
-        self._row[column if column is not None else self._requests[route, method, OTHER]] += 1
-        if observation.mismatch:
+        route, method, mode = observation.route, observation.method, observation.mode
+        column = self._requests.get((route, method, observation.decision, mode))
+        self._row[column if column is not None else self._requests[route, method, OTHER, mode]] += 1
+        if observation.mismatch and mode == ENFORCED:
             self._row[self._mismatched[route]] += 1
 
     def attempt_began(self, route: str) -> None:  # noqa: ARG002  # Watch names the parameters
@@ -230,7 +234,8 @@ class Metrics(Watch):
         happened = {
             labels: column
             for labels, column in self._requests.items()
-            if labels[2] in FROM_THE_START or total(column)  # most combinations never happen
+            if (labels[2] in FROM_THE_START and labels[3] == ENFORCED)
+            or total(column)  # most combinations never happen
         }
         yield self._counter("requests", happened)
         settled = {(route, state.value if state else RELEASED): each for (route, state), each in self._settled.items()}
@@ -251,6 +256,12 @@ class Metrics(Watch):
         yield self._counter("worker_deaths", {(): self._deaths})
         yield self._counter("attempts_lost", {(): self._died_with})
         yield from self._samples()
+        percent, shadowed = _gauge("enforced_percent"), _gauge("shadowed")
+        for route, (share, is_shadowed) in self._shares.items():
+            percent.add_metric([route], share)
+            shadowed.add_metric([route], float(is_shadowed and share < 100))
+        yield percent
+        yield shadowed
         for name, read in self._gauges.items():
             yield _gauge(name, read())
 

@@ -26,7 +26,7 @@ from oncegate.app.upstream.pool import Upstream
 from oncegate.app.upstream.response import ResponseReader
 from oncegate.cache.errors import OncegateError
 from oncegate.middleware.admission.deadlines import Deadlines
-from oncegate.middleware.http.asgi import SCOPE_EXTENSION, AttemptView, Message, Receive, Scope, Send, respond
+from oncegate.middleware.http.asgi import OBSERVED, SCOPE_EXTENSION, AttemptView, Message, Receive, Scope, Send, respond
 from oncegate.middleware.outcome.errors import GatewayFailed, NotProcessed, OutcomeUnknown
 from oncegate.middleware.outcome.responses import Headers, date
 
@@ -40,7 +40,8 @@ class Forwarder:
     """A forwarder of HTTP requests to ``upstream`` (``http://host[:port][/base]``, ``https://...``, ``unix:///path/to/socket``).
 
     Times are in seconds: ``connect_timeout`` until a connection is open (names and TLS included); ``response_timeout`` until
-    the response's head, for requests that pass through (an enforced attempt's time limits are its owner's);
+    the response's head, for requests that pass through (an enforced attempt's time limits are its owner's, one that is
+    observed has none);
     ``keepalive`` for idle connections. ``ca_file``: a PEM file instead of the system's authorities. ``trusted_proxies``:
     addresses or networks whose ``X-Forwarded-*`` are believed. ``end_to_end``: request fields that ``Connection`` can't have
     removed, besides the usual ones. ``via``: requests and responses that pass get a ``Via`` of ours. Raises `ValueError` for
@@ -96,7 +97,7 @@ class Forwarder:
         if refusal is not None:
             await _refuse(send, refusal)
             return
-        timeout = None if view is not None else self._response_timeout
+        timeout = None if view is not None or OBSERVED in scope else self._response_timeout
         outgoing = Outgoing(connection, receive, timeout, self.watches(connection.loop))
         begin = partial(outgoing.begin, request, head, first)
         await self._finish(connection, outgoing, begin, send, scope["method"], view)

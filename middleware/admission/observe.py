@@ -5,13 +5,17 @@ from typing import Final, NamedTuple
 
 from oncegate.cache.record import State
 
+ENFORCED: Final = "enforced"
+SHADOW: Final = "shadow"
+
 
 class Observation(NamedTuple):
     """One answered request: ``decision`` is a `GateDecision`'s value or a problem's slug; ``seconds`` is to the answer's head.
 
     ``attempt`` is the number of the attempt that ran or is reported, 0 where there is none; ``record`` is the record's id,
     empty where there is no key; ``route`` is the route's pattern, ``*`` for the default. ``mismatch``: another payload came
-    with the key, and was answered all the same (``on_mismatch = "warn"``).
+    with the key, and was answered all the same (``on_mismatch = "warn"``). ``mode`` is ``shadow`` where a request was observed
+    only: then all of this is what enforcement would have done, and the client has got what the app has answered.
     """
 
     decision: str
@@ -22,6 +26,7 @@ class Observation(NamedTuple):
     method: str
     seconds: float
     mismatch: bool = False
+    mode: str = ENFORCED
 
 
 Observe = Callable[[Observation], None]

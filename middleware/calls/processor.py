@@ -114,6 +114,10 @@ class CommandProcessor(Generic[Payload, Result]):
         self._namespace = given_namespace(namespace)
         self._digests = given_digests(secret)
         self._policy = compile_policy(given_settings(settings, IdempotencySettings))
+        if self._policy.is_partial:
+            raise ValueError(
+                "enforce is for requests over HTTP: of a processor's calls all are enforced, leave it at 100"
+            )
         self._codec: Codec[Any] = codec or JsonCodec(result_type)
         self.cache = given_cache(cache)
         self._admissions = Admissions(self.cache, max_in_flight=max_in_flight)

@@ -50,6 +50,8 @@ class AttemptView:
         self.token = token
 
 
+OBSERVED: Final = "oncegate.observed"
+"""A scope holds it while a request is observed (`oncegate.middleware.http.shadow`): its response may last as long as it likes."""
 SUBMISSION_EXTENSION: Final = "oncegate.submission"
 """``scope["extensions"]`` holds a `Submission` under this name where a command is to be accepted, not executed."""
 

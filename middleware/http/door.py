@@ -38,3 +38,5 @@ class HttpDoor:
     redact: Redact | None
     warn_of_signed_callers: bool
     warn_of_cookies: bool
+    shadow: "HttpDoor | None" = None
+    """The same for what is observed; ``None`` where nothing is (`oncegate.middleware.http.shadow`)."""

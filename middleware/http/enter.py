@@ -1,4 +1,4 @@
-"""The way of a request: it passes untouched, or without enforcement, or it is under enforcement, and becomes an `Exchange`.
+"""The way of a request: it passes untouched, or without enforcement, or observed, or is under enforcement: an `Exchange`.
 
 Both drivers go by it, the gateway's fast path and `oncegate.middleware.http.asgi_driver`.
 """
@@ -17,8 +17,10 @@ from oncegate.middleware.http.asgi_driver import AsgiDriver
 from oncegate.middleware.http.door import HttpDoor
 from oncegate.middleware.http.exchange import Exchange
 from oncegate.middleware.http.keyed_request import OBSERVER_FAILED
+from oncegate.middleware.http.shadow import Observed
 from oncegate.middleware.outcome import responses
 from oncegate.middleware.rules.policy import Policy
+from oncegate.middleware.rules.share import is_enforced
 
 log = logging.getLogger("oncegate.http")
 
@@ -32,10 +34,11 @@ def way_of(
     raw_path: bytes | None,
     send: Send,
     named: dict[bytes, bytes] | None = None,
-) -> "Exchange | Bypass | None":
+) -> "Exchange | Observed | Bypass | None":
     """How a request goes on, by the path that its app routes by. ``named`` are its headers by name, where a server has them so.
 
     - `Exchange`: under enforcement, and identified. Its driver goes on by what it has ``found``.
+    - `Observed`: its key is not among those under enforcement, and what they would meet is observed.
     - `Bypass`: its method is under enforcement, but it has no key. It goes on with the headers that are there, and is answered
       by what is there to ``send``.
     - ``None``: it goes on untouched.
@@ -47,6 +50,9 @@ def way_of(
     if policy is None:
         return None
     headers = scope["headers"]
+    if policy.is_partial and not is_enforced(policy, headers):
+        shadow = door.shadow
+        return Observed(door, shadow, policy, scope) if shadow is not None and policy.settings.shadow else None
     if policy.needs_no_key and not (
         policy.is_decisive(headers) if named is None else not policy.decisive.isdisjoint(named)
     ):
@@ -69,6 +75,8 @@ def enter(door: HttpDoor, scope: Scope, receive: Receive, send: Send) -> Awaitab
         return AsgiDriver(way, receive, send).serve()
     if way is None:
         return door.app(scope, receive, send)
+    if isinstance(way, Observed):
+        return way.serve(receive, send)
     if way.headers is not scope["headers"]:
         scope = {**scope, "headers": way.headers}
     return door.app(scope, receive, way.send)

@@ -16,7 +16,7 @@ from oncegate.cache.record import State
 from oncegate.middleware.admission.admission import Verdict
 from oncegate.middleware.admission.attempt import Attempt
 from oncegate.middleware.admission.gate import GateDecision
-from oncegate.middleware.admission.observe import Observation
+from oncegate.middleware.admission.observe import ENFORCED, Observation
 from oncegate.middleware.http.app_functions import named_caller
 from oncegate.middleware.http.door import HttpDoor
 from oncegate.middleware.outcome import responses
@@ -308,7 +308,17 @@ class KeyedRequest:
         observe = self.door.observe
         if observe is not None:
             route, method = self.policy.route, self.scope["method"]
-            values = (decision, status, attempt, self.record, route, method, monotonic() - self._began, mismatch)
+            values = (
+                decision,
+                status,
+                attempt,
+                self.record,
+                route,
+                method,
+                monotonic() - self._began,
+                mismatch,
+                ENFORCED,
+            )
             try:
                 observe(_named(Observation, values))
             except Exception:  # a user's observer must not decide about a payment

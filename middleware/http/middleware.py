@@ -19,6 +19,7 @@ from oncegate.middleware.http.asgi import App, Message, Receive, Scope, Send
 from oncegate.middleware.http.cors import CrossOrigin
 from oncegate.middleware.http.door import HttpDoor
 from oncegate.middleware.http.enter import enter
+from oncegate.middleware.http.shadow import shadow_of
 from oncegate.middleware.rules.address_check import address_rules, check_addresses
 from oncegate.middleware.rules.arguments import (
     check_app,
@@ -35,7 +36,7 @@ from oncegate.middleware.rules.digests import Secrets, given_digests
 from oncegate.middleware.rules.policy import TOKEN_HEADER, Policies
 from oncegate.middleware.rules.route_advice import route_advice
 from oncegate.middleware.rules.secret_check import OtherSecret
-from oncegate.middleware.rules.settings import IdempotencySettings, Route
+from oncegate.middleware.rules.settings import IdempotencySettings, Route, check_enforce
 from oncegate.middleware.tokens.settings import JwtSettings
 from oncegate.middleware.tokens.verifier import open_tokens
 
@@ -134,6 +135,8 @@ class IdempotencyMiddleware:
             )
         if submit is None and any(route.mode != "sync" for route in routes):
             raise ValueError("a route's mode is sync where nothing takes submissions: give submit")
+        for number, route in enumerate(routes):
+            check_enforce(f"routes.{number}", route.mode, route.settings(settings))
         for line in route_advice(routes):
             log.warning("%s", line)
         self.app = app
@@ -166,6 +169,8 @@ class IdempotencyMiddleware:
             warn_of_signed_callers=caller is None and settings.scope is None,
             warn_of_cookies=True,
         )
+        if self.door.policies.observes:
+            self.door.shadow = shadow_of(self.door)
         self._drain_timeout = drain_timeout
         self._rules = settings, tuple(routes)
         self._is_advised = False

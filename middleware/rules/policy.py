@@ -113,6 +113,8 @@ class Policy:
     """Whether more is kept of a response than its status."""
     response_timeout: float
     attempt_timeout: float
+    is_partial: bool
+    """Whether only a part of the keys is under enforcement."""
     mode: Mode = "sync"
     submission: "Policy | None" = None
     """The rules for a request of this route that is submitted, to be processed later; ``None`` where none is."""
@@ -243,6 +245,7 @@ def _compile(settings: IdempotencySettings, path: str, status: Mapping[Any, Kind
         keeps_body=settings.keep_body,
         response_timeout=float(settings.response_timeout),
         attempt_timeout=float(settings.attempt_timeout),
+        is_partial=settings.enforce < 100,
     )
 
 
@@ -277,6 +280,11 @@ class Policies:
         self.methods = frozenset(DEFAULT_METHODS).union(*[methods for _, methods, _ in self.routes])
         """Those that may be under enforcement; of any other one the path doesn't matter."""
         self._find = lru_cache(maxsize=_KEPT_PATHS)(self._search)
+
+    @property
+    def observes(self) -> bool:
+        """Whether some of them observe what they don't enforce."""
+        return any(policy.is_partial and policy.settings.shadow for policy in self.all())
 
     def match(self, method: str, path: str, raw_path: bytes | None = None) -> Policy | None:
         """The rules for a request, or ``None`` where it is not under enforcement.
@@ -328,13 +336,14 @@ class Policies:
         return self._default if method in DEFAULT_METHODS else None
 
 
-def _strictness(policy: Policy | None) -> tuple[bool, ...]:
+def _strictness(policy: Policy | None) -> tuple[float, ...]:
     """The sort key that makes one of two policies the stricter."""
     if policy is None:
         return (False,)
     settings = policy.settings
     return (
         True,
+        settings.enforce,
         not policy.needs_no_key and not policy.generates_key,
         settings.require_scope,
         policy.generates_key,

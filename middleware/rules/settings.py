@@ -44,11 +44,18 @@ def _no_scope_text(value: object) -> object:
     return _no_text(value)
 
 
+def _no_switch(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("write a percentage: 0 for none of the keys, 100 for all")
+    return value
+
+
 InAList = BeforeValidator(_no_text)
 Seconds = Annotated[float, Field(gt=0, le=10 * 366 * 86400), BeforeValidator(_in_seconds)]
 """A time-out or a time to live: above zero, at most ten years. A ``timedelta`` is taken for what it lasts."""
 Wait = Annotated[float, Field(ge=0, le=3600)]
 Bytes = Annotated[int, Field(ge=0)]
+Percent = Annotated[float, Field(ge=0, le=100), BeforeValidator(_no_switch)]
 FieldName = Annotated[str, StringConstraints(pattern=f"^{FIELD_NAME}$")]
 """An HTTP field name (RFC 9110 section 5.1)."""
 Method = Annotated[str, StringConstraints(pattern=r"^[!#$%&'*+.^_`|~0-9A-Z-]+$")]
@@ -219,6 +226,16 @@ class IdempotencySettings(StrictSettings):
     attempt_timeout: Seconds = Field(
         default=900, description="seconds until the response's last byte; then the outcome is unknown"
     )
+    enforce: Percent = Field(
+        default=100,
+        description="percent of the keys that are under enforcement, by the key's digest; below 100 a request without a key "
+        "that can be read is not",
+    )
+    shadow: bool = Field(
+        default=False,
+        description="what `enforce` leaves out is observed: forwarded untouched, and what enforcement would have answered is "
+        "counted and logged",
+    )
     docs_url: str = Field(
         default="https://example.com/docs/idempotency", min_length=1, description="the page that problems link to"
     )
@@ -243,6 +260,15 @@ class IdempotencySettings(StrictSettings):
             if refused.fullmatch(name):
                 raise ValueError(f"{name} {why}")
         return value
+
+
+def check_enforce(where: str, mode: Mode, rules: IdempotencySettings) -> None:
+    """Raises ``ValueError`` where only a part of the keys would be under enforcement on a route whose commands are submitted."""
+    if mode != "sync" and rules.enforce < 100:
+        raise ValueError(
+            f'{where}.enforce: is {rules.enforce:g}, and mode = "{mode}" accepts no command without enforcement: '
+            "set enforce = 100 on this route"
+        )
 
 
 def claims_of(settings: IdempotencySettings) -> tuple[str, ...]:
@@ -280,6 +306,8 @@ class Overrides(StrictSettings):
     max_wait: Wait | None = None
     response_timeout: Seconds | None = None
     attempt_timeout: Seconds | None = None
+    enforce: Percent | None = None
+    shadow: bool | None = None
     docs_url: str | None = None
 
 

@@ -18,6 +18,7 @@ GUIDES = [
     "contract",
     "walkthrough",
     "tutorial",
+    "rollout",
     "policies",
     "async",
     "worker",
@@ -46,7 +47,7 @@ for number, example in enumerate(json.loads(sys.argv[1]), 1):
     exec(compile(example, f"example {number}", "exec"), {"__name__": "__main__"})
 """
 """Runs the examples of a page, each with names of its own, one after the other."""
-RUN_AS_PAGES = ["walkthrough", "tutorial", "policies", "async", "worker"]
+RUN_AS_PAGES = ["walkthrough", "tutorial", "rollout", "policies", "async", "worker"]
 
 
 def blocks(guide: str) -> list[tuple[str, str]]:

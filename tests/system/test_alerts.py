@@ -19,7 +19,7 @@ from testing.ledger import Ledger, Reply
 from testing.servers import RedisServer
 from testing.waiting import until
 from tests.system.conftest import Start
-from tests.system.prometheus import ALERTS, OF_GATEWAYS, OF_PROCESSES, RULES, Prometheus
+from tests.system.prometheus import ALERTS, OF_GATEWAYS, OF_PROCESSES, OF_ROLLOUTS, RULES, Prometheus
 
 
 def test_the_shipped_rules_are_rules() -> None:
@@ -118,6 +118,18 @@ async def test_a_gateway_that_is_gone_is_found(start: Start, ledger: Ledger) -> 
         await asyncio.to_thread(prometheus.become_active, set[str]())
         gateway.kill()
         await asyncio.to_thread(prometheus.become_active, set[str](), *OF_PROCESSES)
+
+
+async def test_a_shadow_is_counted_from_its_first_day_on(start: Start, ledger: Ledger) -> None:
+    gateway = start(ledger.url, idempotency={"enforce": 5, "shadow": True}).ready()
+    with Prometheus("{}:{}".format(*gateway.address)) as prometheus:
+        await until(lambda: prometheus.scrapes() >= 2, "the gateway is looked at")
+        await asyncio.to_thread(prometheus.become_active, set[str](), *OF_ROLLOUTS)
+        assert [ALERTS[name]["for"] for name in OF_ROLLOUTS] == ["14d"]
+    one = start(ledger.url, idempotency={"enforce": 5}).ready()  # a part, of which the rest is not observed
+    with Prometheus("{}:{}".format(*one.address)) as prometheus:
+        await until(lambda: prometheus.scrapes() >= 2, "the gateway is looked at")
+        await asyncio.to_thread(prometheus.become_active, set[str]())
 
 
 def total(prometheus: Prometheus, name: str) -> float:

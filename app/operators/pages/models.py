@@ -109,6 +109,9 @@ class RoutePolicy(_Sent):
     fingerprint: FingerprintRules
     expiry: Expiry
     statuses: Statuses
+    enforced_percent: Annotated[float, Field(ge=0, le=100)] = Field(
+        description="Percent of the keys that are under enforcement; what is not passes untouched"
+    )
     on_error: OnError
     on_unknown: OnUnknown
     on_mismatch: OnMismatch

@@ -48,6 +48,7 @@ def _route(policy: Policy, methods: Sequence[str]) -> dict[str, Any]:
         "fingerprint": {"parts": ["method", "path", "query", "body"], "body": settings.fingerprint},
         "expiry": {"success": settings.ttl, "error": settings.error_ttl, "unknown": settings.ttl},
         "statuses": _statuses(policy),
+        "enforced_percent": settings.enforce,
         "on_error": settings.on_error,
         "on_unknown": settings.on_unknown,
         "on_mismatch": settings.on_mismatch,

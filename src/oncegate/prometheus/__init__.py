@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from prometheus_client import REGISTRY, CollectorRegistry
 
 from oncegate import __version__
-from oncegate.middleware.admission.observe import Observation
+from oncegate.middleware.admission.observe import ENFORCED, Observation
 from oncegate.middleware.rules.arguments import given_routes
 from oncegate.middleware.rules.settings import DEFAULT_METHODS, Route
 from oncegate.prometheus.attempts import AttemptMetrics, Families
@@ -60,7 +60,7 @@ class MiddlewareMetrics(AttemptMetrics):
         for route, methods in [*every, ("*", DEFAULT_METHODS)]:
             for method in methods:
                 for decision in FROM_THE_START:
-                    self._requests.labels(route, method, decision)
+                    self._requests.labels(route, method, decision, ENFORCED)
             self._begin_attempts(route)
             self._mismatched.labels(route)
         for operation in OPERATIONS:
@@ -70,8 +70,8 @@ class MiddlewareMetrics(AttemptMetrics):
     def observed(self, observation: Observation) -> None:
         """Count one answered request: an `Observe`."""
         decision = observation.decision if observation.decision in DECISIONS else OTHER
-        self._requests.labels(observation.route, observation.method, decision).inc()
-        if observation.mismatch:
+        self._requests.labels(observation.route, observation.method, decision, observation.mode).inc()
+        if observation.mismatch and observation.mode == ENFORCED:
             self._mismatched.labels(observation.route).inc()
 
     def attempt_began(self, route: str) -> None:  # noqa: ARG002  # Watch names the parameters

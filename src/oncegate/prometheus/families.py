@@ -42,7 +42,7 @@ class HistogramFamily(NamedTuple):
 
 COUNTERS: Final = {
     # of requests, by the gateway and by an app's middleware
-    "requests": CounterFamily("Answers to requests under enforcement.", ("route", "method", "decision")),
+    "requests": CounterFamily("Answers to requests, given or observed.", ("route", "method", "decision", "mode")),
     "attempts": CounterFamily("Attempts by their outcome.", ("route", "outcome")),
     "lost_leases": CounterFamily("Running attempts that somebody else took over.", ("route",)),
     "outcomes_refused": CounterFamily("Outcomes that came too late to be recorded.", ("route",)),
@@ -83,6 +83,8 @@ GAUGES: Final = {
     "unread_bytes": GaugeFamily("Bytes of responses that wait for clients that take less than they are given."),
     "outcomes_waiting": GaugeFamily("Outcomes that the cache has not taken yet."),
     # of the gateway alone
+    "enforced_percent": GaugeFamily("Percent of the keys that are under enforcement.", ("route",), "mostrecent"),
+    "shadowed": GaugeFamily("Whether what is not under enforcement is observed.", ("route",), "mostrecent"),
     "attempts_limit": GaugeFamily("Attempts that may run at once, over all workers."),
     "buffered_limit_bytes": GaugeFamily("What the bodies that wait to be admitted may be, over all workers."),
     "unread_limit_bytes": GaugeFamily(

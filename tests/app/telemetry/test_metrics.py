@@ -78,7 +78,7 @@ async def test_decisions_attempts_and_latencies_are_counted_by_route() -> None:
     name = "oncegate_requests_total"
     counted = {labels: value for (found, labels), value in samples.items() if found == name and value}
     assert counted == {
-        frozenset({("route", route), ("method", "POST"), ("decision", decision)}): count
+        frozenset({("route", route), ("method", "POST"), ("decision", decision), ("mode", "enforced")}): count
         for route, decision, count in [
             ("*", "first", 1),
             ("*", "replayed", 1),
@@ -115,15 +115,21 @@ async def test_no_key_no_caller_and_no_path_is_in_the_metrics() -> None:
     for secret in ("raw-key", "secret-of", "4711", "t9uHGWx"):
         assert secret not in text
     labels = {name for family in text_string_to_metric_families(text) for s in family.samples for name in s.labels}
-    assert labels == {"route", "method", "decision", "outcome", "operation", "le", "version"}
+    assert labels == {"route", "method", "decision", "mode", "outcome", "operation", "le", "version"}
 
 
 async def test_what_alerts_are_made_of_is_there_before_it_happens() -> None:
     async with served(f"http://127.0.0.1:{free_port()}", routes=ROUTES) as (client, _):
         samples = await scrape(client)
     for name, labels in [
-        ("oncegate_requests_total", {"decision": "outcome-unknown", "method": "POST", "route": "/warned/*"}),
-        ("oncegate_requests_total", {"decision": "cache-unavailable", "method": "PATCH", "route": "*"}),
+        (
+            "oncegate_requests_total",
+            {"decision": "outcome-unknown", "method": "POST", "mode": "enforced", "route": "/warned/*"},
+        ),
+        (
+            "oncegate_requests_total",
+            {"decision": "cache-unavailable", "method": "PATCH", "mode": "enforced", "route": "*"},
+        ),
         ("oncegate_attempts_total", {"outcome": "unknown", "route": "*"}),
         ("oncegate_worker_deaths_total", {}),
         ("oncegate_attempts_lost_total", {}),
@@ -227,7 +233,7 @@ def observation(decision: str = "first", method: str = "POST") -> Observation:
 def test_what_nobody_foresaw_is_other() -> None:
     metrics = Metrics([("*", ("POST",))])
     metrics.observed(observation("a-new-slug"))
-    assert 'decision="other",method="POST",route="*"} 1.0' in metrics.page("")[0].decode()
+    assert 'decision="other",method="POST",mode="enforced",route="*"} 1.0' in metrics.page("")[0].decode()
 
 
 def test_workers_are_forked_count_apart_and_are_summed() -> None:
@@ -242,7 +248,7 @@ def test_workers_are_forked_count_apart_and_are_summed() -> None:
             os._exit(0)
         assert os.waitpid(child, 0)[1] == 0
     text = metrics.page("")[0].decode()
-    assert 'oncegate_requests_total{decision="first",method="POST",route="*"} 3.0' in text
+    assert 'oncegate_requests_total{decision="first",method="POST",mode="enforced",route="*"} 3.0' in text
     assert 'oncegate_upstream_seconds_count{route="*"} 3.0' in text
     assert "oncegate_attempts_in_flight 2.0" in text, "what a dead worker had under way is gone"
 

@@ -28,13 +28,15 @@ ALERTS = Path(__file__).parents[3] / "docs/deploy/alerts.yaml"
 ROUTES = [Route(path="/payments/*", methods=["POST", "PUT"], on_mismatch="warn"), Route(path="/hooks/*", methods=[])]
 OF_THE_GATEWAY = {
     "oncegate_attempts_lost",
+    "oncegate_enforced_percent",
     "oncegate_logins_refused",
     "oncegate_records",
     "oncegate_records_sampled_timestamp_seconds",
+    "oncegate_shadowed",
     "oncegate_submissions",
     "oncegate_worker_deaths",
 }
-"""What an app has not: logins, submissions, workers that somebody looks after, samples of the cache."""
+"""What an app has not: shares of its routes, logins, submissions, workers that somebody looks after, samples of the cache."""
 _CONSUMERS = CollectorRegistry()
 ConsumerMetrics(registry=_CONSUMERS)
 RelayMetrics(registry=_CONSUMERS)
@@ -102,7 +104,12 @@ def test_what_alerts_are_made_of_is_there_before_anything_happens(registry: Coll
     assert {name.removesuffix("_total") for name in names - there} <= others
     assert set(found.values()) == {0.0, 1.0}, "1 is the version's"
     for decision in ("outcome-unknown", "cache-unavailable", "overloaded", "record-unreadable"):
-        assert value(found, "oncegate_requests_total", route="/payments/*", method="PUT", decision=decision) == 0
+        assert (
+            value(
+                found, "oncegate_requests_total", route="/payments/*", method="PUT", mode="enforced", decision=decision
+            )
+            == 0
+        )
 
 
 async def test_requests_attempts_and_the_cache_are_counted_by_route(
@@ -136,7 +143,10 @@ def test_a_decision_that_nobody_knows_makes_no_series_of_its_own(registry: Colle
     metrics = MiddlewareMetrics(registry=registry)
     for name in ("one", "two"):
         metrics.observed(Observation(name, 500, 0, "", "*", "POST", 0.1))
-    assert value(samples(registry), "oncegate_requests_total", route="*", method="POST", decision="other") == 2
+    assert (
+        value(samples(registry), "oncegate_requests_total", route="*", method="POST", mode="enforced", decision="other")
+        == 2
+    )
 
 
 def test_what_is_passed_is_looked_at(registry: CollectorRegistry) -> None:
@@ -173,7 +183,9 @@ def test_several_processes_are_summed(tmp_path: Path) -> None:
     for _ in range(2):
         run(WORKER)
     found = _samples(text_string_to_metric_families(run(COLLECT)))
-    assert value(found, "oncegate_requests_total", route="*", method="POST", decision="first") == 2
-    assert value(found, "oncegate_requests_total", route="*", method="POST", decision="overloaded") == 0
+    assert value(found, "oncegate_requests_total", route="*", method="POST", mode="enforced", decision="first") == 2
+    assert (
+        value(found, "oncegate_requests_total", route="*", method="POST", mode="enforced", decision="overloaded") == 0
+    )
     assert value(found, "oncegate_attempts_total", route="*", outcome="unknown") == 0
     assert value(found, "oncegate_attempts_in_flight") == 2
