@@ -30,8 +30,9 @@ _LISTENING = re.compile(r"listening on (http://[0-9.:]+)")
 class Gateway:
     """A gateway process, started at once, to be awaited with `ready` and ended with `end`. ``settings`` as in the TOML file.
 
-    A port of 0 is asked for, and the one that it got is read from its log. Settings go into the environment, as JSON. Its
-    process group is its own, so that its workers can be ended with it. ``site`` has another version of oncegate.
+    A port of 0 is asked for, unless one is given, and the one that it got is read from its log. Settings go into the environment,
+    as JSON. Its process group is its own, so that its workers can be ended with it. ``replace``: in the place of one
+    on ``port``. ``site`` has another version of oncegate.
     """
 
     def __init__(
@@ -41,6 +42,8 @@ class Gateway:
         cache: str = "memory://",
         *,
         workers: int = 1,
+        port: int = 0,
+        replace: bool = False,
         routes: list[dict[str, Any]] | None = None,
         idempotency: dict[str, Any] | None = None,
         site: Path | None = None,
@@ -48,8 +51,10 @@ class Gateway:
     ) -> None:
         self.log = log
         self.url = ""
-        arguments = ["--upstream", upstream, "--cache", cache, "--port", "0", "--workers", str(workers)]
+        arguments = ["--upstream", upstream, "--cache", cache, "--port", str(port), "--workers", str(workers)]
+        arguments += ["--replace"] if replace else []
         environment = {name: value for name, value in os.environ.items() if not name.upper().startswith("ONCEGATE_")}
+        environment["RUNTIME_DIRECTORY"] = str(log.parent)  # where gateways on one port find each other
         settings = {"namespace": "system", "log_level": "debug", **settings, "routes": routes or []}
         settings |= {f"idempotency__{name}": value for name, value in (idempotency or {}).items()}
         for name, value in settings.items():

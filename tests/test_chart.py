@@ -67,8 +67,10 @@ def settings_of(rendered: Rendered, folder: Path, monkeypatch: pytest.MonkeyPatc
     deployment = rendered.only("Deployment")["spec"]["template"]["spec"]
     (container,) = deployment["containers"]
     ((name, text),) = rendered.only("ConfigMap")["data"].items()
-    (mount,) = container["volumeMounts"]
-    (volume,) = deployment["volumes"]
+    volumes = {each["name"]: each for each in deployment["volumes"]}
+    assert {each["name"] for each in container["volumeMounts"]} == volumes.keys()
+    (mount,) = [each for each in container["volumeMounts"] if each["mountPath"] != "/tmp"]
+    volume = volumes[mount["name"]]
     assert container["args"] == ["serve", "--config", f"{mount['mountPath']}/{name}"]
     assert (volume["name"], volume["configMap"]["name"]) == (
         mount["name"],

@@ -86,6 +86,7 @@ class InboundConnection(asyncio.Protocol):
         self._discards = self._half_closed = self._read_paused = False
         self.stopping = False
         """Whether no request is taken behind those that wait for their turn."""
+        self._retires = False
         self._lingering: Lingering | None = None
         self._deadline = Deadline(self.loop, self._on_deadline)
         self.unsent = Unsent(self, getattr(self.app, "unread", None))
@@ -274,7 +275,7 @@ class InboundConnection(asyncio.Protocol):
         self._answering = None
         if self.transport.is_closing():
             return
-        if not keep_alive or (self.stopping and not self._pipelined):
+        if not keep_alive or (self.stopping and not self._pipelined and (self._discards or not self._retires)):
             self.close()
         elif self._pipelined:
             self._answering = self._pipelined.popleft()
@@ -302,9 +303,17 @@ class InboundConnection(asyncio.Protocol):
             return
         request.start(self.app(request.scope, request.receive, request.send))
 
+    def retire(self) -> None:
+        """Another process serves from now on: the next response that begins is the last one, and says so.
+
+        Until then an idle connection stays open: closed by us, it would take along a request that is on its way.
+        """
+        self.stopping = self._retires = True
+
     def shutdown(self) -> None:
         """The server stops: an idle connection is closed at once, another one after the response that is under way."""
         self.stopping = True
+        self._retires = False
         self._pipelined.clear()
         if self._answering is None:  # a client that is still sending does not wait for an answer
             self.transport.close()
