@@ -1,5 +1,6 @@
 # Builds the compiled wheel (docs/decisions/0012-compiled.md), then installs nothing else: no compiler, no sources and no root in
 # what runs.
+#     docker build --build-arg COMMIT="$(git rev-parse HEAD)" --tag oncegate:0.1.0 .
 FROM python:3.11-slim-bookworm AS build
 WORKDIR /build
 RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev && python -m venv /opt/oncegate
@@ -9,10 +10,9 @@ COPY app app
 COPY middleware middleware
 COPY cache cache
 COPY scripts scripts
-# What it depends on is there first: mypyc compiles by its types.
-RUN python -m pip install --no-cache-dir . 'mypy>=1.13' 'setuptools>=77' \
- && python scripts/compiled_wheel.py /wheels \
- && /opt/oncegate/bin/pip install --no-cache-dir /wheels/*.whl
+# What `oncegate --version` says: git's folder is not here to be asked.
+ARG COMMIT=unknown
+RUN ONCEGATE_COMPILED=1 ONCEGATE_COMMIT="$COMMIT" /opt/oncegate/bin/pip install --no-cache-dir .
 
 FROM python:3.11-slim-bookworm
 COPY --from=build /opt/oncegate /opt/oncegate

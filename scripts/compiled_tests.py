@@ -13,7 +13,7 @@ A test of a fault that only the compiled build has stands in one of them.
 
 import re
 
-from scripts.compiled_wheel import ROOT, marked_modules
+from scripts.build_backend import ROOT, marked_modules
 
 DOORS = (
     "tests/system/test_duplicates.py",  # the gateway, as processes

@@ -16,7 +16,14 @@ from testing.template import Forked
 
 DEADLINE = 60.0
 """Seconds for anything that must happen at all; a machine would have to be very slow to need them."""
-_PROGRAM = "from oncegate.app.cli.main import main; main()"
+MAIN = """
+try:
+    from oncegate.app.cli.main import main
+except ModuleNotFoundError:  # versions before there were rooms
+    from oncegate.app.main import main
+main()
+"""
+"""The command line, of whatever version is imported."""
 _LISTENING = re.compile(r"listening on (https?://[0-9.:]+)")
 
 
@@ -25,7 +32,8 @@ class Gateway:
 
     A port of 0 is asked for, unless one is given, and the one that it got is read from its log. Settings go into the environment,
     as JSON, where a file (``config``) doesn't have them. Its process group is its own, so that its workers can be ended with it.
-    ``replace``: in the place of one on ``port``. ``before`` is Python that it runs first.
+    ``replace``: in the place of one on ``port``. ``before`` is Python that it runs first. ``site`` has another version of
+    oncegate.
     """
 
     def __init__(
@@ -40,6 +48,7 @@ class Gateway:
         routes: list[dict[str, Any]] | None = None,
         idempotency: dict[str, Any] | None = None,
         before: str = "",
+        site: Path | None = None,
         **settings: Any,
     ) -> None:
         self.log = log
@@ -48,16 +57,18 @@ class Gateway:
         arguments += ["--replace"] if replace else []
         environment = {name: value for name, value in os.environ.items() if not name.upper().startswith("ONCEGATE_")}
         environment["RUNTIME_DIRECTORY"] = str(log.parent)  # where gateways on one port find each other
-        opened = {"public": ["metrics", "policy", "docs"]}
+        opened = {} if site else {"public": ["metrics", "policy", "docs"]}
         settings = {"namespace": "system", "log_level": "debug", **opened, **settings}
         if routes is not None or "config" not in settings:  # else the file has them
             settings["routes"] = routes or []
         settings |= {f"idempotency__{name}": value for name, value in (idempotency or {}).items()}
         for name, value in settings.items():
             environment[f"ONCEGATE_{name.upper()}"] = value if isinstance(value, str) else json.dumps(value)
+        if site is not None:
+            environment["PYTHONPATH"] = str(site)
         with log.open("wb") as stderr:
             self._process = Forked(
-                *("-c", f"{before}\n{_PROGRAM}", "serve", *arguments),
+                *("-c", f"{before}\n{MAIN}", "serve", *arguments),
                 stdin=subprocess.DEVNULL,
                 stderr=stderr,
                 env=environment,

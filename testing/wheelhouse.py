@@ -14,8 +14,8 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = ("src", "app", "middleware", "cache")
-FILES = ("pyproject.toml", "README.md", "LICENSE")
+FOLDERS = ("src", "app", "middleware", "cache", "scripts")
+FILES = ("pyproject.toml", "README.md", "LICENSE", "MANIFEST.in")
 
 
 def copy_checkout(into: Path) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from scripts.compiled_wheel import ROOT, marked_modules
+from scripts.build_backend import ROOT, marked_modules
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 

@@ -135,7 +135,7 @@ def test_kubernetes_settings_are_understood(
 ) -> None:
     container = sidecar(kubernetes)
     ((name, text),) = kubernetes["ConfigMap"]["data"].items()
-    (mount,) = container["volumeMounts"]
+    (mount,) = [each for each in container["volumeMounts"] if each["mountPath"] != "/tmp"]
     assert container["args"] == ["serve", "--config", f"{mount['mountPath']}/{name}"]
     monkeypatch.setenv(container["env"][0]["name"], REDIS_URL)
     (tmp_path / name).write_text(text, "utf-8")
@@ -147,6 +147,11 @@ def test_kubernetes_settings_are_understood(
     pod = kubernetes["Deployment"]["spec"]["template"]["spec"]
     pause = int(pod["containers"][0]["lifecycle"]["preStop"]["exec"]["command"][1])
     assert pod["terminationGracePeriodSeconds"] > pause + stop_seconds(settings)
+
+
+def test_kubernetes_mounts_volumes_that_there_are(kubernetes: dict[str, Any]) -> None:
+    volumes = {each["name"] for each in kubernetes["Deployment"]["spec"]["template"]["spec"]["volumes"]}
+    assert {mount["name"] for mount in sidecar(kubernetes)["volumeMounts"]} == volumes
 
 
 def test_kubernetes_sidecar_is_a_native_one(kubernetes: dict[str, Any]) -> None:

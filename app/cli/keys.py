@@ -1,32 +1,36 @@
 """``oncegate keys``: shows, resolves, releases and purges the records of idempotency keys. For 3 a.m."""
 
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
-from functools import partial, wraps
+from functools import partial
 from pathlib import Path
-from time import time
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from oncegate.app.cli.audit import audit, author, reason
+from oncegate.app.cli.keys_options import (
+    attempt_option,
+    caller_lines,
+    caller_option,
+    force_option,
+    ms_ago,
+    route_option,
+    which_record,
+    with_records,
+)
 from oncegate.app.cli.keys_view import print_list, print_purged, print_records, print_resolution, purging
 from oncegate.app.cli.terminal import output
-from oncegate.app.cli.usage import config_file, end, json_output, remote_gateway, run_quietly, settings_of
+from oncegate.app.cli.usage import end
 from oncegate.app.operators.audit import resolved
 from oncegate.cache.errors import RecordUnreadable
-from oncegate.cache.open import SHARED_SCHEMES
 from oncegate.cache.record import State
-from oncegate.cache.redis.url import either
 
 if TYPE_CHECKING:
-    from oncegate.app.operators.pages.client import RemoteGateway
-    from oncegate.app.operators.records import Chosen, Records
+    from oncegate.app.cli.keys_options import Source
+    from oncegate.app.operators.records import Chosen
     from oncegate.cache.transitions import ResolveRequest
-
-    Source = Records | RemoteGateway
 
 _TTL = (
     "For how long it is kept. Without: the longest ttl (of a failure: error_ttl) of any route, by the gateway's own "
@@ -35,7 +39,6 @@ _TTL = (
 _ONLY_SHARED = (
     "those of memory:// can't be purged, and go with their gateway's restart; one by one: keys release --gateway URL"
 )
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 STATES = ("in-flight", "succeeded", "failed", "unknown")
 
 
@@ -65,75 +68,14 @@ def keys() -> None:
     """
 
 
-def _options(
-    command: Callable[..., Awaitable[None]], in_memory: str = "those of memory:// are in the gateway: --gateway URL"
-) -> Callable[..., None]:
-    """The options of every command: where the records are, and the output format.
-
-    ``in_memory`` is the advice for records that are in no shared cache.
-    """
-
-    @click.option("--cache", metavar="URL", help=f"The shared cache: {either(SHARED_SCHEMES, ', ')}.")
-    @click.option("--namespace", metavar="NAME", help="The namespace of the service (default: default).")
-    @config_file
-    @click.option("--gateway", metavar="URL", help="Ask this gateway instead; ONCEGATE_ADMIN_TOKEN is its token.")
-    @json_output
-    @wraps(command)
-    def with_source(**options: Any) -> None:
-        async def run() -> None:
-            where = {name: options.pop(name) for name in ("cache", "namespace", "config", "gateway")}
-            async with _source(**where, in_memory=in_memory) as source:
-                await command(source=source, **options)
-
-        run_quietly(run())
-
-    return with_source
-
-
-@asynccontextmanager
-async def _source(
-    cache: str | None, namespace: str | None, config: str | None, gateway: str | None, in_memory: str
-) -> AsyncIterator["Source"]:
-    if gateway is not None:
-        if cache is not None or namespace is not None or config is not None:
-            end("--gateway excludes --cache, --namespace and --config: the gateway knows its own")
-        yield remote_gateway(gateway)
-        return
-    from oncegate.app.factory import create_cache, create_records
-
-    settings = settings_of({"cache": cache, "namespace": namespace}, config)
-    if not settings.cache_is_shared:
-        end(f"which records? Give --cache URL or --config FILE; {in_memory}")
-    opened = create_cache(settings)
-    try:
-        yield create_records(settings, opened)
-    finally:
-        await opened.close()
-
-
-def _which(command: Callable[..., None]) -> Callable[..., None]:
-    """Options that say which record: by key and caller, or by its id."""
-    command = click.argument("key", required=False)(command)
-    command = click.option("--record", metavar="ID", help="The record's id, as problems and logs carry it.")(command)
-    return _caller(command)
-
-
-_caller = click.option("--caller", metavar="-", help="Whose: the caller's header lines are read from standard input.")
-_route = click.option(
-    "--route", metavar="PATTERN", help="Those of this route, spelled as in the configuration; * is the default one."
-)
-_force = click.option("--force", is_flag=True, help="Also while the attempt is running. It runs on all the same.")
-_attempt = click.option("--attempt", type=click.IntRange(1), help="Only while this is the record's attempt.")
-
-
 @keys.command("list")
 @click.option("--state", type=click.Choice(STATES), help="Only those that read so.")
-@_route
-@_caller
+@route_option
+@caller_option
 @click.option("--since", metavar="AGE", help="Only those that began within this time: 45s, 90m, 12h, 30d.")
 @click.option("--limit", type=click.IntRange(1, 1_000_000), default=100, show_default=True, help="About how many.")
 @click.option("--cursor", default="", metavar="CURSOR", help="Go on where an earlier list ended.")
-@_options
+@with_records
 async def list_(
     source: "Source",
     as_json: bool,
@@ -154,9 +96,9 @@ async def list_(
     if (route, caller, since) != (None, None, None):
         if cursor:
             end("--cursor goes on with a list of any route, caller and time: leave it out")
-        lines = _caller_lines(caller)
+        lines = caller_lines(caller)
         ids = None if lines is None else frozenset(await source.of_key(None, lines))
-        chosen = Chosen(ids, route, _ms_ago(since, "--since"))
+        chosen = Chosen(ids, route, ms_ago(since, "--since"))
         records = await _newest(source, state, chosen, limit)
         output({"records": records, "cursor": ""}, print_list, as_json=as_json)
         return
@@ -193,8 +135,8 @@ async def _newest(source: "Source", state: str | None, chosen: "Chosen", limit: 
 
 
 @keys.command()
-@_which
-@_options
+@which_record
+@with_records
 async def show(source: "Source", as_json: bool, **which: str | None) -> None:
     """Show what happened to a request: by its key, or by its record's id."""
     found = await _find(source, **which)
@@ -214,11 +156,11 @@ async def _record(source: "Source", identifier: str, *, alone: bool) -> dict[str
 
 
 @keys.command()
-@_which
-@_force
-@_attempt
+@which_record
+@force_option
+@attempt_option
 @reason
-@_options
+@with_records
 async def release(
     source: "Source", as_json: bool, force: bool, attempt: int | None, reason: str, **which: str | None
 ) -> None:
@@ -231,7 +173,7 @@ async def release(
 
 
 @keys.command()
-@_which
+@which_record
 @click.option("--as", "outcome", type=click.Choice(["succeeded", "failed"]), help="What became of it.")
 @click.option("--status", type=click.IntRange(200, 599), help="The status that retries get; implies --as succeeded.")
 @click.option(
@@ -242,10 +184,10 @@ async def release(
 )
 @click.option("--header", "headers", multiple=True, metavar="LINE", help="A header that retries get; repeatable.")
 @click.option("--ttl", type=float, metavar="SECONDS", help=_TTL)
-@_force
-@_attempt
+@force_option
+@attempt_option
 @reason
-@_options
+@with_records
 async def resolve(
     source: "Source",
     as_json: bool,
@@ -277,13 +219,13 @@ async def resolve(
 
 
 @keys.command()
-@_caller
-@_route
+@caller_option
+@route_option
 @click.option("--older", metavar="AGE", help="Those completed longer ago than this: 45s, 90m, 12h, 30d.")
 @click.option("--dry-run", is_flag=True, help="Only count.")
 @click.option("--force", is_flag=True, help="Also those in flight, whose attempts run on, or of unknown outcome.")
 @reason
-@partial(_options, in_memory=_ONLY_SHARED)
+@partial(with_records, in_memory=_ONLY_SHARED)
 async def purge(
     source: "Source",
     as_json: bool,
@@ -308,10 +250,10 @@ async def purge(
 
     if caller is None and route is None and older is None:
         end("give --caller -, --route PATTERN or --older AGE, or several of them")
-    before_ms = _ms_ago(older, "--older")
+    before_ms = ms_ago(older, "--older")
     if not isinstance(source, Records) or not isinstance(source.cache, Purges):
         end(f"purge works on the shared cache itself: give --cache URL or --config FILE; {_ONLY_SHARED}")
-    lines = _caller_lines(caller)
+    lines = caller_lines(caller)
     if lines is not None and not lines:
         end("standard input has no header lines: nobody in particular is no caller whose records could be purged")
     callers = None if lines is None else frozenset(source.digests_of(lines))
@@ -323,16 +265,6 @@ async def purge(
         chosen += [f"completed more than {older} ago"] * (older is not None)
         audit(f"{purged.removed} records ({', '.join(chosen)})", f"purged{', by force,' if force else ''}", reason)
     output(asdict(purged) | {"dry_run": dry_run}, print_purged, as_json=as_json)
-
-
-def _ms_ago(age: str | None, option: str) -> int:
-    """The Unix time (ms) that was so long ago; 0 where the ``option`` was not given."""
-    if age is None:
-        return 0
-    amount, unit = age[:-1], age[-1:]
-    if not (amount.isascii() and amount.isdigit() and len(amount) < 8 and int(amount) and unit in _UNITS):
-        end(f"{option} takes an age above 0: 45s, 90m, 12h, 30d")
-    return max(1, round(time() * 1000) - int(amount) * _UNITS[unit] * 1000)
 
 
 async def _resolve(source: "Source", identifier: str, request: "ResolveRequest", reason: str, *, as_json: bool) -> None:
@@ -355,7 +287,7 @@ async def _find(source: "Source", key: str | None, record: str | None, caller: s
         if caller is not None:
             end("--record ID already says whose record it is: leave out --caller")
         return [record]
-    return await source.of_key(key or "", _caller_lines(caller))
+    return await source.of_key(key or "", caller_lines(caller))
 
 
 async def _no_record(source: "Source") -> str:
@@ -378,17 +310,6 @@ async def _one(source: "Source", **which: str | None) -> str:
     if len(found) > 1:
         end(f"several callers have used this key; say which with --caller - or --record: {', '.join(found)}", 1)
     return found[0]
-
-
-def _caller_lines(caller: str | None) -> list[str] | None:
-    if caller is None:
-        return None
-    if caller != "-":
-        end(
-            "--caller takes - only, and reads header lines from standard input: a credential is nothing for a command line"
-        )
-    text = sys.stdin.buffer.read().decode("utf-8", "surrogateescape")
-    return [line for line in text.splitlines() if line.strip()]
 
 
 def _header(line: str) -> tuple[str, str]:

@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 import click
 
-from oncegate import __version__
 from oncegate.app.cli.check import check
 from oncegate.app.cli.commands import commands
 from oncegate.app.cli.config import config
@@ -55,12 +54,28 @@ def _exit_code(error: Exception) -> int | None:
     return 1 if isinstance(error, (CacheError, GatewayError)) else None
 
 
+def _version(context: click.Context, parameter: click.Parameter, given: bool) -> None:  # noqa: ARG001  # click gives it
+    """Print which oncegate this is, and end."""
+    if given and not context.resilient_parsing:
+        from oncegate.app.cli.version import described
+
+        click.echo(described())
+        context.exit()
+
+
 @click.group(
     cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Exit codes: 0 done, 1 failed, 2 wrong usage or configuration.",
 )
-@click.version_option(__version__, prog_name="oncegate", message="%(prog)s %(version)s")
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_version,
+    help="Show version, commit and build.",
+)
 @click.pass_context
 def main(context: click.Context) -> None:
     """An HTTP gateway that makes retries safe: a request that is sent again with the same Idempotency-Key is

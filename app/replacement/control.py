@@ -20,7 +20,6 @@ import re
 import socket
 import stat
 import struct
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -45,7 +44,9 @@ class NotReplaced(Exception):
 def control_path(host: str, port: int) -> Path:
     """Where a gateway of this user on ``host`` and ``port`` has its control socket."""
     given = os.environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]  # systemd sets it
-    folder = Path(given) if given else Path(tempfile.gettempdir()) / f"oncegate-{os.geteuid()}"
+    # Not by `tempfile`, which raises where no folder can be written to: without a control socket a gateway serves all the same.
+    temporary = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108  # `check_folder` looks whose the one below it is
+    folder = Path(given) if given else Path(temporary) / f"oncegate-{os.geteuid()}"
     return folder / f"{re.sub(r'[^A-Za-z0-9.]', '_', host)}-{port}.sock"
 
 

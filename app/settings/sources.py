@@ -20,9 +20,10 @@ from oncegate.app.settings.gateway import GatewaySettings
 from oncegate.app.settings.origins import PREFIX, Origins
 
 _OF_DATABASES = {f"ONCEGATE_{name}_DATABASE" for name in ("INBOX", "OUTBOX", "PROJECTIONS")}
-NOT_SETTINGS = {"ONCEGATE_CONFIG", "ONCEGATE_ADMIN_TOKEN", *_OF_DATABASES}
-"""Variables that are ours without being a setting of the file: where the file is, a secret that no file should hold, and options
-of single commands."""
+_OF_BUILDS = {"ONCEGATE_COMPILED", "ONCEGATE_COMMIT"}
+NOT_SETTINGS = {"ONCEGATE_CONFIG", "ONCEGATE_ADMIN_TOKEN", *_OF_DATABASES, *_OF_BUILDS}
+"""Variables that are ours without being a setting of the file: where the file is, a secret that no file should hold, options
+of single commands, and what a build is made by, which an image may still have set."""
 _SECRET = ("secret", "encryption_keys")
 """Settings that stand in no file, but in the environment, or in a file of their own."""
 _FILES = {"secret_file": "secret", "encryption_keys_file": "encryption_keys"}

@@ -1,7 +1,7 @@
 """The tests that run on the compiled build, too, are those of the rooms in which something is compiled."""
 
+from scripts.build_backend import ROOT
 from scripts.compiled_tests import DOORS, files
-from scripts.compiled_wheel import ROOT
 
 
 def test_each_room_with_a_compiled_module_has_its_tests_among_them() -> None:

@@ -15,11 +15,12 @@ RULES = Path(__file__).parent.parent.parent / "docs/deploy/alerts.yaml"
 _GROUPS: list[dict[str, Any]] = yaml.safe_load(RULES.read_text("utf-8"))["groups"]
 ALERTS: dict[str, dict[str, Any]] = {rule["alert"]: rule for group in _GROUPS for rule in group["rules"]}
 """The shipped alerts by name."""
-OF_CONSUMERS, OF_DATABASES = (
+OF_PROCESSES, OF_ROLLOUTS, OF_CONSUMERS, OF_DATABASES = (
     {rule["alert"] for group in _GROUPS for rule in group["rules"] if group["name"] == f"oncegate-{name}"}
-    for name in ("consumers", "databases")
+    for name in ("processes", "rollout", "consumers", "databases")
 )
-"""Those of workers and of consumers in apps, and of what waits in a database; the others are of gateways."""
+"""Those of all that Prometheus looks at, of what is observed, of workers and consumers in apps, of what waits in a database."""
+OF_GATEWAYS = set(ALERTS) - OF_PROCESSES - OF_ROLLOUTS - OF_CONSUMERS - OF_DATABASES
 INTERVAL = "250ms"
 _JOB = "payments"
 

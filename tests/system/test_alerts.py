@@ -20,7 +20,7 @@ from testing.ledger import Ledger, Reply
 from testing.servers import RedisServer
 from testing.waiting import until
 from tests.system.conftest import Start
-from tests.system.prometheus import ALERTS, OF_CONSUMERS, OF_DATABASES, RULES, Prometheus
+from tests.system.prometheus import ALERTS, OF_GATEWAYS, OF_PROCESSES, OF_ROLLOUTS, RULES, Prometheus
 
 
 def test_the_shipped_rules_are_rules() -> None:
@@ -31,7 +31,7 @@ def test_the_shipped_rules_are_rules() -> None:
 
 
 def test_every_decision_that_an_alert_is_made_of_is_there_from_the_start() -> None:
-    ours = [rule["expr"] for name, rule in ALERTS.items() if name not in OF_CONSUMERS and name not in OF_DATABASES]
+    ours = [ALERTS[name]["expr"] for name in OF_GATEWAYS]
     found = [re.findall(r'decision=~?"([^"]+)"', expression) for expression in ours]
     assert {slug for each in found for text in each for slug in text.split("|")} == set(FROM_THE_START)
 
@@ -115,7 +115,28 @@ async def test_each_alert_is_active_after_the_first_event_and_none_before(
             await active("OncegateOutcomesWaiting")
             assert slug(await caller.post(gateway, fresh_key())) == "cache-unavailable"
             await active("OncegateRefusesKeys")
-            assert expected == set(ALERTS) - OF_CONSUMERS - OF_DATABASES
+            assert expected == OF_GATEWAYS
+
+
+async def test_a_gateway_that_is_gone_is_found(start: Start, ledger: Ledger) -> None:
+    gateway = start(ledger.url).ready()
+    with Prometheus("{}:{}".format(*gateway.address)) as prometheus:
+        await until(lambda: prometheus.scrapes() >= 2, "the gateway is looked at")
+        await asyncio.to_thread(prometheus.become_active, set[str]())
+        gateway.kill()
+        await asyncio.to_thread(prometheus.become_active, set[str](), *OF_PROCESSES)
+
+
+async def test_a_shadow_is_counted_from_its_first_day_on(start: Start, ledger: Ledger) -> None:
+    gateway = start(ledger.url, idempotency={"enforce": 5, "shadow": True}).ready()
+    with Prometheus("{}:{}".format(*gateway.address)) as prometheus:
+        await until(lambda: prometheus.scrapes() >= 2, "the gateway is looked at")
+        await asyncio.to_thread(prometheus.become_active, set[str](), *OF_ROLLOUTS)
+        assert [ALERTS[name]["for"] for name in OF_ROLLOUTS] == ["14d"]
+    one = start(ledger.url, idempotency={"enforce": 5}).ready()  # a part, of which the rest is not observed
+    with Prometheus("{}:{}".format(*one.address)) as prometheus:
+        await until(lambda: prometheus.scrapes() >= 2, "the gateway is looked at")
+        await asyncio.to_thread(prometheus.become_active, set[str]())
 
 
 def total(prometheus: Prometheus, name: str) -> float:

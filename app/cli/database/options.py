@@ -49,6 +49,26 @@ def with_database(variable: str, where: str) -> Callable[[Callback], Callback]:
     return decorated
 
 
+_WHILE_RUNNING: tuple[Callable[[Callback], Callback], ...] = (
+    click.option(
+        "--log-level", default="info", show_default=True, type=click.Choice(["debug", "info", "warning", "error"])
+    ),
+    click.option("--log-format", default="auto", show_default=True, type=click.Choice(["auto", "json", "text"])),
+    click.option(
+        "--log-every", type=float, default=30.0, show_default=True, help="Seconds between lines of how it goes."
+    ),
+    click.option("--metrics-port", type=click.IntRange(0, 65535), default=0, help="Serve /metrics and /healthz there."),
+    click.option("--metrics-host", default="127.0.0.1", show_default=True, help="The address for that."),
+)
+
+
+def while_running(command: Callback) -> Callback:
+    """Options of a command that works until it is stopped: its log, and its pages."""
+    for option in reversed(_WHILE_RUNNING):
+        command = option(command)
+    return command
+
+
 def create_tables(database: str, tables: "Tables", *, printed: bool, there: str) -> None:
     """Create what is missing of ``tables``, or only print how; ``there`` is the line for nothing to do."""
     from oncegate.sql.database.creating import create, definition

@@ -4,12 +4,11 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from prometheus_client import CollectorRegistry
 
 from oncegate.app.cli.database.relay_run import imported_for, pages_at
-from oncegate.app.cli.database.until_stopped import run_until_stopped
+from oncegate.app.cli.database.until_stopped import UntilStopped, run_until_stopped
 from oncegate.app.processes import stop_by_signals
 from oncegate.prometheus import ProjectionMetrics
 from oncegate.sql import Projection
@@ -20,28 +19,16 @@ from oncegate.sql.projections.runner import ProjectionRunner
 log = logging.getLogger("oncegate.projection")
 
 
-@dataclass(frozen=True, slots=True)
-class ProjectOptions:
-    """Those of the command line."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProjectOptions(UntilStopped):
+    """The options of ``oncegate project``."""
 
     projections: tuple[str, ...]
-    database: str
-    log_level: str
-    log_format: Literal["auto", "json", "text"]
-    log_every: float
-    metrics_port: int
-    metrics_host: str
 
 
 def run_projections(options: ProjectOptions) -> int:
     """Run projections until they are stopped; returns the exit code. Raises `NotDone`."""
-    return run_until_stopped(
-        _run(options),
-        log,
-        options.log_level,
-        options.log_format,
-        refused=ProjectionMisused,
-    )
+    return run_until_stopped(_run(options), log, options, refused=ProjectionMisused)
 
 
 async def _run(options: ProjectOptions) -> None:

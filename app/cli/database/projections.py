@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from oncegate.app.cli.audit import audit, reason_needed
-from oncegate.app.cli.database.options import create_tables, print_only, with_database
+from oncegate.app.cli.database.options import create_tables, print_only, while_running, with_database
 from oncegate.app.cli.terminal import Columns, ago, output, print_details, print_lines, print_table
 from oncegate.app.cli.usage import json_output
 
@@ -50,13 +50,7 @@ _with_database = with_database("ONCEGATE_PROJECTIONS_DATABASE", "Where events an
     metavar="URL",
     help="Where events and read models are.",
 )
-@click.option(
-    "--log-level", default="info", show_default=True, type=click.Choice(["debug", "info", "warning", "error"])
-)
-@click.option("--log-format", default="auto", show_default=True, type=click.Choice(["auto", "json", "text"]))
-@click.option("--log-every", type=float, default=30.0, show_default=True, help="Seconds between lines of how it goes.")
-@click.option("--metrics-port", type=click.IntRange(0, 65535), default=0, help="Serve /metrics and /healthz there.")
-@click.option("--metrics-host", default="127.0.0.1", show_default=True, help="The address for that.")
+@while_running
 def project(**options: Any) -> None:
     """See `PROJECT_HELP`."""
     from oncegate.app.cli.database.options import one_line

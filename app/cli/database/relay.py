@@ -6,7 +6,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from oncegate.app.cli.database.options import with_database
+from oncegate.app.cli.database.options import while_running, with_database
 
 RELAY_HELP = """Publish what outboxes hold, in order within each aggregate, and remove what the broker has confirmed.
 
@@ -55,13 +55,7 @@ _OF_OUTBOXES = ("outbox", "schema", "stall_limit", "attempts", "keep_hours")
 @click.option(
     "--keep-hours", type=float, default=0.0, show_default=True, help="Keep what is published for so long, marked."
 )
-@click.option(
-    "--log-level", default="info", show_default=True, type=click.Choice(["debug", "info", "warning", "error"])
-)
-@click.option("--log-format", default="auto", show_default=True, type=click.Choice(["auto", "json", "text"]))
-@click.option("--log-every", type=float, default=30.0, show_default=True, help="Seconds between lines of how it goes.")
-@click.option("--metrics-port", type=click.IntRange(0, 65535), default=0, help="Serve /metrics and /healthz there.")
-@click.option("--metrics-host", default="127.0.0.1", show_default=True, help="The address for that.")
+@while_running
 def relay(**options: Any) -> None:
     """See `RELAY_HELP`."""
     from oncegate.app.cli.database.relay_run import RelayOptions, run_relay

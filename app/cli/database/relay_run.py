@@ -4,11 +4,11 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from prometheus_client import CollectorRegistry
 
-from oncegate.app.cli.database.until_stopped import run_until_stopped
+from oncegate.app.cli.database.until_stopped import UntilStopped, run_until_stopped
 from oncegate.app.commands.handler import HandlerError, imported
 from oncegate.app.processes import stop_by_signals
 from oncegate.app.server.pages import Pages
@@ -26,11 +26,10 @@ from oncegate.sql.outbox.sources.source import Source
 log = logging.getLogger("oncegate.relay")
 
 
-@dataclass(frozen=True, slots=True)
-class RelayOptions:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayOptions(UntilStopped):
     """The options of ``oncegate relay``."""
 
-    database: str
     target: str
     source: str | None
     outbox: tuple[str, ...]
@@ -40,16 +39,11 @@ class RelayOptions:
     stall_limit: float
     attempts: int
     keep_hours: float
-    log_level: str
-    log_format: Literal["auto", "json", "text"]
-    log_every: float
-    metrics_port: int
-    metrics_host: str
 
 
 def run_relay(options: RelayOptions) -> int:
     """Run a relay until it is stopped; returns the exit code. Raises `NotDone`."""
-    return run_until_stopped(_run(options), log, options.log_level, options.log_format)
+    return run_until_stopped(_run(options), log, options)
 
 
 async def _run(options: RelayOptions) -> None:

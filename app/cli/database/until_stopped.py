@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Coroutine
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from oncegate.app.processes import ignore_signals
@@ -11,11 +12,22 @@ from oncegate.app.work import loop_factory
 from oncegate.sql.database.access import NotDone
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UntilStopped:
+    """The options that such commands share."""
+
+    database: str
+    log_level: str
+    log_format: Literal["auto", "json", "text"]
+    log_every: float
+    metrics_port: int
+    metrics_host: str
+
+
 def run_until_stopped(
     work: Coroutine[Any, Any, None],
     log: logging.Logger,
-    level: str,
-    form: Literal["auto", "json", "text"],
+    options: UntilStopped,
     *,
     refused: type[Exception] = NotDone,
 ) -> int:
@@ -23,7 +35,7 @@ def run_until_stopped(
 
     Raises `NotDone`, also for what is ``refused``: it is one line for whoever has typed the command.
     """
-    logs.configure(level, form)
+    logs.configure(options.log_level, options.log_format)
     ignore_signals()
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:

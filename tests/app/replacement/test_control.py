@@ -72,6 +72,18 @@ def test_it_is_one_user_s_alone(folder: Path) -> None:
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
+def test_a_gateway_that_may_write_nowhere_serves_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container whose file system is for reading only."""
+    monkeypatch.delenv("RUNTIME_DIRECTORY", raising=False)
+    monkeypatch.setenv("TMPDIR", "/proc")
+    port = free_port()
+    assert control_path("127.0.0.1", port).parent.parent == Path("/proc")
+    listening = Listening(GatewaySettings(upstream="http://127.0.0.1:9", cache="redis://127.0.0.1:1", port=port))
+    assert listening.replacement.control is None
+    for each in listening.opened:
+        each.close()
+
+
 @pytest.mark.parametrize("make", [lambda f: f.mkdir(), lambda f: f.symlink_to(f.parent), lambda f: f.write_text("")])
 def test_a_folder_in_which_others_may_write_is_not_used(folder: Path, make: Callable[[Path], None]) -> None:
     make(folder)
