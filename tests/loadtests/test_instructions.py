@@ -22,6 +22,7 @@ def options_of(settings: GatewaySettings) -> list[str]:
         "jwt": settings.jwt is not None and tuple(scope) == ("jwt:iss", "jwt:sub"),
         "encryption": encryption is not None and encryption.encrypts,
         "shadow": settings.idempotency.shadow and settings.idempotency.enforce == 0,
+        "access_log": settings.access_log != "none",
     }
     return [name for name in instructions.OPTIONS if is_on[name]]
 

@@ -235,6 +235,6 @@ def test_no_setting_anywhere_shows_a_pattern_or_a_type_of_python_s(tmp_path: Pat
                 seen += bool(line_of_it)
                 assert [word for word in WORDS_OF_A_LIBRARY if word in line_of_it] == [], (name, value, line_of_it)
                 # Of what is missing, the line names what wants it.
-                places = (f"{config}, line ", "not to be in a file of settings", f"is missing, and {name} is set")
-                assert not line_of_it or any(place in line_of_it for place in places), line_of_it
+                named = (f"{config}, line ", "not to be in a file of settings", f"is missing, and {name} is set")
+                assert not line_of_it or any(place in line_of_it for place in named), line_of_it
     assert seen > 500
