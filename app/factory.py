@@ -13,7 +13,7 @@ from oncegate.app.operators.readiness import Readiness
 from oncegate.app.operators.records import Records
 from oncegate.app.operators.write_probe import try_writing
 from oncegate.app.settings.admin_tokens import AdminToken, parse
-from oncegate.app.settings.gateway import GatewaySettings
+from oncegate.app.settings.gateway import GatewaySettings, redact
 from oncegate.app.telemetry.metrics import Metrics
 from oncegate.app.upstream.forward import Forwarder
 from oncegate.cache.open import open_cache
@@ -27,6 +27,8 @@ from oncegate.middleware.tokens.verifier import Tokens
 
 if TYPE_CHECKING:
     from oncegate.app.commands.submit import Submitter
+    from oncegate.app.gateway.tracing import GatewayTracing
+    from oncegate.app.telemetry.tracing import ProcessTracing
 
 CONNECT_TIMEOUT = 5.0
 """Seconds for a connection to the upstream, TLS included. Nothing was sent by then, so giving up early is safe."""
@@ -39,7 +41,7 @@ def create_gateway(
 
     ``admin_token`` is an operators' token beside those in the settings; without any, records are not served.
     Raises ``OSError`` where ``upstream_ca`` can't be read, `UnusableKeys` where no token could be verified, ``ValueError`` for a
-    URL that its user can't take.
+    URL that its user can't take, `ConfigurationError` where spans are to be sent and can't be.
     """
     rules = settings.idempotency
     policies = gateway_policies(settings)
@@ -67,6 +69,7 @@ def create_gateway(
         via=settings.via,
     )
     submitter = _submitter(settings, cache, metrics)
+    process, tracing = _tracing(settings)
     middleware = IdempotencyMiddleware(
         forwarder,
         cache=cache,
@@ -87,11 +90,14 @@ def create_gateway(
         date_header=True,  # uvicorn's own is off, so that forwarded responses keep the upstream's
         observe=_both(metrics.observed, observe),
         watch=metrics,
+        tracing=tracing,
     )
 
     async def close() -> None:
         await forwarder.close()
         await cache.close()
+        if process is not None:
+            await process.stop()
 
     readiness: Readiness = Readiness(
         probe=forwarder.probe, cache=cache, write=write, needs_cache=settings.ready_needs_cache
@@ -117,7 +123,7 @@ def create_gateway(
         check_addresses=partial(
             check_addresses, cache, settings.namespace, settings.digests(), address_rules(policies)
         ),
-        prefetch=tokens.source.refresh if tokens is not None else None,
+        prefetch=partial(_prefetch, tokens, process),
         fast_path=FastPath(
             middleware.door,
             forwarder,
@@ -127,7 +133,27 @@ def create_gateway(
         ),
         unread=middleware.door.unread,
         cors=cors,
+        begun=None if tracing is None else tracing.begun,
     )
+
+
+def _tracing(settings: GatewaySettings) -> "tuple[ProcessTracing, GatewayTracing] | tuple[None, None]":
+    """The traces of this process and of its requests, if there are to be any. Raises `TracingRefused`."""
+    if not settings.tracing:
+        return None, None
+    from oncegate.app.telemetry.tracing import ProcessTracing
+
+    process = ProcessTracing()
+    from oncegate.app.gateway.tracing import GatewayTracing  # needs the extra, which that has found
+
+    return process, GatewayTracing(process, redact(settings.upstream))
+
+
+def _prefetch(tokens: Tokens | None, process: "ProcessTracing | None") -> None:
+    if tokens is not None:
+        tokens.source.refresh()
+    if process is not None:
+        process.start()
 
 
 def gateway_policies(settings: GatewaySettings) -> Policies:

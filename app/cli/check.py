@@ -51,6 +51,10 @@ def check(
         try:
             settings = load(without_none(options), config)
             gateway_admin_token()
+            if settings.tracing:
+                from oncegate.app.telemetry.tracing import ProcessTracing
+
+                ProcessTracing()
         except ConfigurationError as error:
             _show([Finding("configuration", Severity.FAILED, str(error))], as_json=as_json)
             sys.exit(2)

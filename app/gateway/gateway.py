@@ -37,7 +37,7 @@ class Gateway:
     `start` and `stop` belong to the lifespan; ``drain`` is awaited between, when the server stops: attempts end there.
     ``enter`` passes a forked worker's number to what workers share; ``worker_died`` returns, for one that ended unasked, how many
     outcomes it took with it, and the ids of those records that are known. ``sample`` runs from start to stop, in one process.
-    ``prefetch`` is called at the start.
+    ``prefetch`` is called at the start. ``begun`` is called with each request when its turn has come.
     """
 
     def __init__(
@@ -61,9 +61,11 @@ class Gateway:
         cors: CrossOrigin | None = None,
         unread: Unread | None = None,
         ops_port: int = 0,
+        begun: Callable[[InboundRequest], None] | None = None,
     ) -> None:
         self.unread = unread
         """The count of what waits for clients, kept by connections."""
+        self.begun = begun
         self.operations = operations
         self.readiness = readiness
         self.refusal: str | None = None

@@ -69,6 +69,8 @@ class InboundConnection(asyncio.Protocol):
     ) -> None:
         self.app = config.loaded_app
         self._direct: Callable[[InboundRequest], bool] | None = getattr(self.app, "direct", None)
+        self._begun: Callable[[InboundRequest], None] | None = getattr(self.app, "begun", None)
+        """Called with each request when its turn has come."""
         self.failure: Callable[[dict[str, Any]], Answer] | None = getattr(self.app, "failure", None)
         """How the app answers a request in which it failed itself; without it, that is a plain 500."""
         self.loop = _loop or asyncio.get_running_loop()
@@ -295,6 +297,8 @@ class InboundConnection(asyncio.Protocol):
             request.leave()
             return
         try:
+            if self._begun is not None:
+                self._begun(request)
             if self._direct is not None and not request.upgrades and request.is_whole and self._direct(request):
                 return
         except Exception as error:  # noqa: BLE001 - logged as of an app that raises, which is what a task would do

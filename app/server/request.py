@@ -8,7 +8,7 @@ dropped silently: the app learns of it by ``http.disconnect``.
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
@@ -68,7 +68,9 @@ class InboundRequest:
         "gone",
         "is_whole",
         "loop",
+        "on_end",
         "scope",
+        "status",
         "task",
         "upgrades",
     )
@@ -87,6 +89,10 @@ class InboundRequest:
         self.begun = False
         self.gone = False
         self.upgrades = upgrades
+        self.status = 0
+        """The response's, once it has one."""
+        self.on_end: Callable[[int], None] | None = None
+        """Called once with the status when the response has ended, or its client has left: 0 where there was none by then."""
         self.task: asyncio.Task[None] | None = None
         self.loop = connection.loop
         self._connection = connection
@@ -163,6 +169,8 @@ class InboundRequest:
     def leave(self) -> None:
         """The client is gone."""
         self.gone = not self._complete
+        if self.on_end is not None:
+            self._end()
         self._wake()
 
     async def receive(self) -> Message:
@@ -210,6 +218,8 @@ class InboundRequest:
                 self.leave()
             elif not more:
                 self._complete = True
+                if self.on_end is not None:
+                    self._end()
                 self._wake()
                 connection.answered(self._keep_alive)
         elif kind == "http.response.start" and not self.begun:
@@ -243,6 +253,8 @@ class InboundRequest:
         self.begun = True
         if connection.write(head, data) if len(data) > _ONE_WRITE else connection.write(head + data):
             self._complete = True
+            if self.on_end is not None:
+                self._end()
             if self._news is not None:
                 self._news.set()
             connection.answered(self._keep_alive)
@@ -257,6 +269,7 @@ class InboundRequest:
 
     def _framed_head(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> bytes:
         """Status line and fields, with the framing that the body will have."""
+        self.status = status
         lines = [_STATUS_LINES[status], *map(_line_of, headers)]
         fields = dict(headers)
         if b"connection" in fields or b"transfer-encoding" in fields:
@@ -304,17 +317,25 @@ class InboundRequest:
                 raise RuntimeError("the body is not as long as its Content-Length says")
         return body
 
+    def _end(self) -> None:
+        on_end, self.on_end = self.on_end, None
+        if on_end is not None:
+            on_end(self.status)
+
     def _break_off(self) -> None:
         """The app has ended before its response: answer an error where nothing was sent yet, and close."""
         if self.begun:
             self.write_head()
         else:
             self._connection.write(self._failure())
+        if self.on_end is not None:
+            self._end()
         self._connection.close()
 
     def _failure(self) -> bytes:
         failure = self._connection.failure
         if failure is None:
+            self.status = 500
             return _FAILED
         answer = failure(self.scope)
         self._keep_alive = False

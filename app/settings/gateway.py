@@ -145,6 +145,10 @@ class GatewaySettings(StrictSettings):
     log_format: Literal["auto", "json", "text"] = Field(
         default="auto", description="auto: text on a terminal, JSON elsewhere"
     )
+    tracing: bool = Field(
+        default=False,
+        description="send OpenTelemetry spans by OTLP, as the environment says (OTEL_*); needs pip install oncegate[otel]",
+    )
     idempotency: IdempotencySettings = Field(
         default_factory=IdempotencySettings, description="the rules for all routes"
     )

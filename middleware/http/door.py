@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from oncegate.middleware.admission.admission import Admissions
 from oncegate.middleware.admission.buffers import Buffered, Unread
 from oncegate.middleware.admission.observe import Observe
+from oncegate.middleware.admission.tracing import RequestTraces
 from oncegate.middleware.http.app_functions import Caller, Redact
 from oncegate.middleware.http.asgi import App
 from oncegate.middleware.http.cors import CrossOrigin
@@ -38,3 +39,4 @@ class HttpDoor:
     redact: Redact | None
     warn_of_signed_callers: bool
     warn_of_cookies: bool
+    traces: RequestTraces | None

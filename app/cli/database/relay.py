@@ -62,6 +62,7 @@ _OF_OUTBOXES = ("outbox", "schema", "stall_limit", "attempts", "keep_hours")
 @click.option("--log-every", type=float, default=30.0, show_default=True, help="Seconds between lines of how it goes.")
 @click.option("--metrics-port", type=click.IntRange(0, 65535), default=0, help="Serve /metrics and /healthz there.")
 @click.option("--metrics-host", default="127.0.0.1", show_default=True, help="The address for that.")
+@click.option("--tracing", is_flag=True, help="Send OpenTelemetry spans, as OTEL_* in the environment say.")
 def relay(**options: Any) -> None:
     """See `RELAY_HELP`."""
     from oncegate.app.cli.database.relay_run import RelayOptions, run_relay
