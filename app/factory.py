@@ -146,7 +146,7 @@ def _tracing(settings: GatewaySettings) -> "tuple[ProcessTracing, GatewayTracing
     process = ProcessTracing()
     from oncegate.app.gateway.tracing import GatewayTracing  # needs the extra, which that has found
 
-    return process, GatewayTracing(process, redact(settings.upstream))
+    return process, GatewayTracing(process, redact(settings.upstream), settings.prefix)
 
 
 def _prefetch(tokens: Tokens | None, process: "ProcessTracing | None") -> None:

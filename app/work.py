@@ -228,7 +228,7 @@ async def _work(
     stop_by_signals(worker.stop)
     async with AsyncExitStack() as at_end:
         if tracing is not None:
-            tracing.start()
+            tracing.start(for_all=True)
             at_end.push_async_callback(tracing.stop)
         for close in (reading.close, client.close, cache.close, executor.close):
             at_end.push_async_callback(close)

@@ -16,9 +16,13 @@ _FIELDS: Final = (TRACEPARENT, TRACESTATE)
 
 
 class GatewayTracing:
-    """A gateway's `oncegate.middleware.admission.tracing.Traces`, in front of the upstream at this URL, without credentials."""
+    """A gateway's `oncegate.middleware.admission.tracing.Traces`, in front of the upstream at this URL, without credentials.
 
-    def __init__(self, process: ProcessTracing, upstream: str) -> None:
+    What is below ``prefix`` is not traced: probes and scrapes would be most of all spans.
+    """
+
+    def __init__(self, process: ProcessTracing, upstream: str, prefix: str) -> None:
+        self._prefix = prefix
         parts = urlsplit(upstream)
         self._upstream = Upstream(upstream.rstrip("/"), parts.hostname or parts.path, parts.port)
         self._tracing = process.tracing
@@ -32,9 +36,9 @@ class GatewayTracing:
 
     def begun(self, request: InboundRequest) -> None:
         """A request's turn has come. It goes on as a part of its span, wherever it goes."""
-        if self._spans is None:
-            return
         scope, fields = request.scope, request.fields
+        if self._spans is None or scope["path"].startswith(self._prefix):
+            return
         spans = self._spans.begin(scope, scope["headers"])
         scope["headers"] = headers = spans.sent_on(scope["headers"])
         for name in _FIELDS:

@@ -170,7 +170,7 @@ class InboundRequest:
         """The client is gone."""
         self.gone = not self._complete
         if self.on_end is not None:
-            self._end()
+            self._notify_end()
         self._wake()
 
     async def receive(self) -> Message:
@@ -219,7 +219,7 @@ class InboundRequest:
             elif not more:
                 self._complete = True
                 if self.on_end is not None:
-                    self._end()
+                    self._notify_end()
                 self._wake()
                 connection.answered(self._keep_alive)
         elif kind == "http.response.start" and not self.begun:
@@ -254,7 +254,7 @@ class InboundRequest:
         if connection.write(head, data) if len(data) > _ONE_WRITE else connection.write(head + data):
             self._complete = True
             if self.on_end is not None:
-                self._end()
+                self._notify_end()
             if self._news is not None:
                 self._news.set()
             connection.answered(self._keep_alive)
@@ -317,7 +317,7 @@ class InboundRequest:
                 raise RuntimeError("the body is not as long as its Content-Length says")
         return body
 
-    def _end(self) -> None:
+    def _notify_end(self) -> None:
         on_end, self.on_end = self.on_end, None
         if on_end is not None:
             on_end(self.status)
@@ -329,7 +329,7 @@ class InboundRequest:
         else:
             self._connection.write(self._failure())
         if self.on_end is not None:
-            self._end()
+            self._notify_end()
         self._connection.close()
 
     def _failure(self) -> bytes:

@@ -38,7 +38,10 @@ class ProcessTracing:
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         environment = os.environ if environment is None else environment
-        try:
+        try:  # some versions of FastAPI bring the API alone
+            import opentelemetry.exporter.otlp.proto.http.trace_exporter
+            import opentelemetry.sdk.trace.export  # noqa: F401 - looked for here, before any fork
+
             from oncegate.otel import Tracing
         except ImportError as error:
             raise TracingRefused(_MISSING) from error
@@ -46,17 +49,20 @@ class ProcessTracing:
         self._provider: TracerProvider | None = None
         self.tracing = Tracing()
 
-    def start(self) -> None:
-        """Make spans from now on, and send them."""
+    def start(self, *, for_all: bool = False) -> None:
+        """Make spans from now on, and send them; ``for_all``: also what else makes spans in this process, as handlers do."""
         from opentelemetry import trace
         from opentelemetry.sdk.trace import TracerProvider
 
         found = trace.get_tracer_provider()
-        if isinstance(found, TracerProvider):  # a handler's module has set up its own, which spans go to as well
+        if for_all and isinstance(
+            found, TracerProvider
+        ):  # a handler's module has set up its own, which spans go to as well
             self.tracing.use(found)
             return
         self._provider = provider = _provider(exports=self._exports)
-        trace.set_tracer_provider(provider)  # for what else in this process makes spans: the handlers of a worker
+        if for_all:
+            trace.set_tracer_provider(provider)
         self.tracing.use(provider)
 
     async def stop(self) -> None:

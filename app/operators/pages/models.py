@@ -241,6 +241,9 @@ class RecordShape(_Sent):
     note: str | None
     method: str | None = Field(default=None, description="The request's method; null where it isn't known.")
     route: str | None = Field(default=None, description="The pattern of the request's route, * for the default one.")
+    trace_id: str | None = Field(
+        default=None, description="The id of the trace that the attempt is a part of; null where none is kept."
+    )
     status: int | None
     lease_left: float | None = Field(description="Below 0 where it has lapsed")
     expires_in: float
