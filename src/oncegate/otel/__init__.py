@@ -40,18 +40,23 @@ class Tracing:
     def __init__(self, tracer_provider: TracerProvider | None = None) -> None:
         self.messaging = ""
         self.destination = ""
-        self.tracer = _tracer(tracer_provider)
+        self._tracers = [_tracer(tracer_provider)]
+
+    @property
+    def tracer(self) -> Tracer:
+        """Makes the spans."""
+        return self._tracers[0]
 
     def use(self, tracer_provider: TracerProvider) -> None:
-        """Make spans by this one from now on."""
-        self.tracer = _tracer(tracer_provider)
+        """Make spans by this one from now on, those of its `messages` too."""
+        self._tracers[0] = _tracer(tracer_provider)
 
     def messages(self, system: str, destination: str = "") -> "Tracing":
         """The same, for messages of this ``system`` (``rabbitmq``, ``kafka``, ``nats``, ``redis``), which come from, or go to,
         a ``destination``: a queue, a topic, a stream.
         """
         tracing = Tracing()
-        tracing.tracer, tracing.messaging, tracing.destination = self.tracer, system, destination
+        tracing._tracers, tracing.messaging, tracing.destination = self._tracers, system, destination
         return tracing
 
     def requests(self, cache: Cache) -> HttpSpans:

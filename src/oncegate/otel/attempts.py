@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from time import monotonic, time_ns
-from typing import Final
+from typing import ClassVar, Final
 
 from opentelemetry import context as contexts
 from opentelemetry import trace
@@ -31,6 +31,8 @@ class AttemptSpans:
     """
 
     __slots__ = ("_system", "_tracer", "attempt", "own")
+    failures: ClassVar = frozenset((State.FAILED, State.UNKNOWN))
+    """The outcomes that are errors of the attempt's span."""
 
     def __init__(self, tracer: Tracer, own: Span, system: str, attempt: Span | None = None) -> None:
         self._tracer = tracer
@@ -80,8 +82,8 @@ class AttemptSpans:
             span.set_attribute(OUTCOME, RELEASED if state is None else state.value)
             if number:
                 span.set_attribute(ATTEMPT, number)
-            if state is State.UNKNOWN:
-                failed(span, state.value, note)
+            if state in self.failures:
+                failed(span, str(state), note)
         span.end()
 
     def enter(self) -> Callable[[], None]:

@@ -1,13 +1,13 @@
 """The spans of a request: its own, and one for its attempt."""
 
 from collections.abc import Mapping, MutableMapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from opentelemetry import trace
 from opentelemetry.context import get_current
 from opentelemetry.trace import Span, SpanKind
 
-from oncegate.cache.record import DEFAULT_ROUTE
+from oncegate.cache.record import DEFAULT_ROUTE, State
 from oncegate.middleware.admission.gate import GateDecision
 from oncegate.middleware.rules.policy import Policy
 from oncegate.otel.attempts import ATTEMPT, DECISION, RECORD, REPLAYED, AttemptSpans, failed
@@ -87,13 +87,17 @@ class HttpSpans:
 class RequestSpans(AttemptSpans):
     """The spans of one request: an `oncegate.middleware.admission.tracing.RequestTrace`."""
 
-    __slots__ = ("_ends_with_answer", "_scope", "_spans")
+    __slots__ = ("_ends_with_answer", "_scope", "_sends_on", "_spans")
+    failures: ClassVar = frozenset((State.UNKNOWN,))
+    """Whether a response is an error, its status says."""
 
     def __init__(self, spans: HttpSpans, scope: Mapping[str, Any], own: Span, *, ends_with_answer: bool) -> None:
         super().__init__(spans.tracing.tracer, own, spans.system)
         self._spans = spans
         self._scope = scope
         self._ends_with_answer = ends_with_answer
+        self._sends_on = False
+        """The headers of its scope have its own place already."""
 
     def by(self, route: str) -> None:
         """The rules of ``route`` hold for it."""
@@ -103,11 +107,14 @@ class RequestSpans(AttemptSpans):
 
     def sent_on(self, headers: Headers) -> Headers:
         """``headers`` of the request as it goes on within its span."""
+        self._sends_on = True
         return with_context(headers, self.own)
 
     def attempt_headers(self, headers: Headers, record: str, *, stream: str) -> Headers:
-        """See `RequestTrace`."""
+        """See `RequestTrace`. Of what is not sampled, no part is: its attempt has no span to itself."""
         span = self.attempt
+        if span is None and not self.own.get_span_context().trace_flags.sampled:
+            return headers if self._sends_on else with_context(headers, self.own)
         if span is None:
             span = self.attempt = self._submitting(stream) if stream else self._executing()
             if record:
