@@ -16,7 +16,7 @@ _FIELDS: Final = (TRACEPARENT, TRACESTATE)
 
 
 class GatewayTracing:
-    """A gateway's `oncegate.middleware.admission.tracing.Traces`, in front of the upstream at this URL, without credentials.
+    """A gateway's `oncegate.middleware.admission.tracing.TracesRequests`. The upstream's URL is one without credentials.
 
     What is below ``prefix`` is not traced: probes and scrapes would be most of all spans.
     """
@@ -29,7 +29,7 @@ class GatewayTracing:
         self._spans: HttpSpans | None = None
 
     def requests(self, cache: Cache) -> HttpSpans:
-        """See `oncegate.middleware.admission.tracing.Traces`."""
+        """See `oncegate.middleware.admission.tracing.TracesRequests`."""
         self._spans = spans = self._tracing.requests(cache)
         spans.upstream = self._upstream
         return spans

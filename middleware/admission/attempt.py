@@ -165,7 +165,7 @@ class Attempt:
             except Exception:  # as `notify`, which each request would pay for
                 log.exception(WATCH_FAILED)
         if self.trace is not None:
-            self.trace.settled(state, self.number, note)
+            self.trace.settled(state, self.number)
         if self.number:
             self._write(lease.loop or asyncio.get_running_loop(), self._written)
         else:

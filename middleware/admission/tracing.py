@@ -36,7 +36,7 @@ class AttemptTrace(Protocol):
     def found(self, span: str) -> None:
         """The answer, or the decision, is that of the record of the attempt whose ``span`` this is."""
 
-    def settled(self, state: State | None, number: int, note: str) -> None:
+    def settled(self, state: State | None, number: int) -> None:
         """The outcome of the attempt with this number is known; ``None``: it was released."""
 
     def enter(self) -> Callable[[], None]:
@@ -87,12 +87,16 @@ class DeliveryTraces(Protocol):
         ...
 
 
-class Traces(Protocol):
-    """Makes what makes traces, for each door: `oncegate.otel.Tracing` is one."""
+class TracesRequests(Protocol):
+    """Makes what makes the traces of requests."""
 
     def requests(self, cache: Cache) -> RequestTraces:
         """For a middleware whose records are in ``cache``."""
         ...
+
+
+class Traces(TracesRequests, Protocol):
+    """The same for each door, and for outboxes: `oncegate.otel.Tracing` is one."""
 
     def deliveries(self, consumer: str, cache: Cache) -> DeliveryTraces:
         """For a consumer of this name."""

@@ -13,7 +13,7 @@ from oncegate.middleware.admission.admission import Admissions
 from oncegate.middleware.admission.buffers import MAX_BUFFERED, MAX_UNREAD, Buffered, Unread
 from oncegate.middleware.admission.callers import CallerLimits
 from oncegate.middleware.admission.observe import Observe, Watch
-from oncegate.middleware.admission.tracing import Traces
+from oncegate.middleware.admission.tracing import TracesRequests
 from oncegate.middleware.http.app_advice import advice, endpoints, unmatched
 from oncegate.middleware.http.app_functions import Caller, Redact
 from oncegate.middleware.http.asgi import App, Message, Receive, Scope, Send
@@ -111,7 +111,7 @@ class IdempotencyMiddleware:
         caller: Caller | None = None,
         jwt: JwtSettings | None = None,
         redact: Redact | None = None,
-        tracing: Traces | None = None,
+        tracing: TracesRequests | None = None,
     ) -> None:
         settings, routes = given_settings(settings, IdempotencySettings), given_routes(routes)
         check_app(app)

@@ -149,6 +149,28 @@ async def test_what_passes_and_what_has_no_key_goes_on_with_the_trace(start: Sta
     assert "oncegate.decision" not in passed.attributes
 
 
+@pytest.mark.parametrize("state", ["vendor=1,", "a=1,b=2", "t@v=x y"])
+async def test_the_vendors_part_of_a_place_passes(state: str, start: Start, received: Receiver) -> None:
+    async with Upstream(answering(OK)) as upstream, start(upstream.url) as client:
+        lines = {"traceparent": f"00-{TRACE}-{CALLER}-01", "tracestate": state}
+        await client.get("/%FF%00?q", headers=lines)
+        (span,) = await asyncio.to_thread(received.named, "GET")
+    assert upstream.requests[0].value("tracestate") == state.rstrip(",")
+    assert span.attributes["url.path"] == "/%FF%00"
+
+
+@pytest.mark.parametrize("state", ["a-key-4711", "A=1", "a=1=2", ",".join(f"v{number}=1" for number in range(33))])
+async def test_a_malformed_part_of_vendors_is_dropped_and_not_logged(
+    state: str, start: Start, received: Receiver, tmp_path: Path
+) -> None:
+    async with Upstream(answering(OK)) as upstream, start(upstream.url) as client:
+        await client.get("/", headers={"traceparent": f"00-{TRACE}-{CALLER}-01", "tracestate": state})
+        (span,) = await asyncio.to_thread(received.named, "GET")
+    assert span.parent_id == CALLER
+    assert upstream.requests[0].value("tracestate") is None
+    assert state not in (tmp_path / "gateway").read_text()
+
+
 async def test_what_is_not_sampled_is_not_sent_and_is_passed_on_as_such(start: Start, received: Receiver) -> None:
     async with Upstream(answering(OK)) as upstream, start(upstream.url) as client:
         unsampled = {**WHO, "traceparent": f"00-{TRACE}-{CALLER}-00"}

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from time import monotonic, time_ns
-from typing import ClassVar, Final
+from typing import Final
 
 from opentelemetry import context as contexts
 from opentelemetry import trace
@@ -31,8 +31,6 @@ class AttemptSpans:
     """
 
     __slots__ = ("_system", "_tracer", "attempt", "own")
-    failures: ClassVar = frozenset((State.FAILED, State.UNKNOWN))
-    """The outcomes that are errors of the attempt's span."""
 
     def __init__(self, tracer: Tracer, own: Span, system: str, attempt: Span | None = None) -> None:
         self._tracer = tracer
@@ -73,7 +71,7 @@ class AttemptSpans:
         if first is not None:
             self.own.add_link(first)
 
-    def settled(self, state: State | None, number: int, note: str) -> None:
+    def settled(self, state: State | None, number: int) -> None:
         """See `AttemptTrace`."""
         span, self.attempt = self.attempt, None
         if span is None:
@@ -82,9 +80,13 @@ class AttemptSpans:
             span.set_attribute(OUTCOME, RELEASED if state is None else state.value)
             if number:
                 span.set_attribute(ATTEMPT, number)
-            if state in self.failures:
-                failed(span, str(state), note)
+            if self.has_failed(state):
+                failed(span, str(state))
         span.end()
+
+    def has_failed(self, state: State | None) -> bool:
+        """Whether this outcome is an error of the attempt's span."""
+        return state in (State.FAILED, State.UNKNOWN)
 
     def enter(self) -> Callable[[], None]:
         """See `AttemptTrace`."""
@@ -97,10 +99,10 @@ class AttemptSpans:
         return leave
 
 
-def failed(span: Span, kind: str, text: str = "") -> None:
-    """Note on ``span`` that it has failed, by an error of this ``kind``."""
+def failed(span: Span, kind: str) -> None:
+    """Note on ``span`` that it has failed, by an error of this ``kind``. Its text is somebody else's, and may hold a key."""
     span.set_attribute(ERROR_TYPE, kind)
-    span.set_status(Status(StatusCode.ERROR, text or None))
+    span.set_status(Status(StatusCode.ERROR))
 
 
 def system_of(cache: Cache) -> str:

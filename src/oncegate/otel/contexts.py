@@ -1,5 +1,6 @@
 """Places in a trace: as spans have them, as W3C Trace Context spells them, and as records keep them."""
 
+import re
 from typing import Final
 
 from opentelemetry import trace
@@ -12,6 +13,11 @@ Headers = list[tuple[bytes, bytes]]
 
 _NOWHERE: Final = Context()
 """The context of what has no parent, whatever is current."""
+_MOST_MEMBERS: Final = 32
+_is_member: Final = re.compile(
+    rb"(?:[a-z][a-z0-9_*/-]{0,255}|[a-z0-9][a-z0-9_*/-]{0,240}@[a-z][a-z0-9_*/-]{0,13})"
+    rb"=[\x20-\x2b\x2d-\x3c\x3e-\x7e]{0,255}[\x21-\x2b\x2d-\x3c\x3e-\x7e]"
+).fullmatch
 _OURS: Final = frozenset((TRACEPARENT, TRACESTATE))
 
 
@@ -25,8 +31,8 @@ def sent_context(headers: Headers) -> SpanContext | None:
     found = trace_context(headers)
     if found is None:
         return None
-    state = [value.decode("latin-1") for name, value in headers if name == TRACESTATE]
-    return _remote(found.trace_id, found.span_id, found.flags, TraceState.from_header(state) if state else None)
+    lines = [value for name, value in headers if name == TRACESTATE]
+    return _remote(found.trace_id, found.span_id, found.flags, _state(lines) if lines else None)
 
 
 def context_of(traceparent: str) -> SpanContext | None:
@@ -60,6 +66,15 @@ def with_context(headers: Headers, span: Span) -> Headers:
         if state := span.get_span_context().trace_state.to_header():
             kept.append((TRACESTATE, state.encode("latin-1")))
     return kept
+
+
+def _state(lines: list[bytes]) -> TraceState | None:
+    """The vendors' part of a place; ``None`` where it breaks the rules. (Their own reader would write it into the log.)"""
+    members = [member.strip(b" \t") for line in lines for member in line.split(b",")]
+    given = [member for member in members if member]
+    if len(given) > _MOST_MEMBERS or not all(map(_is_member, given)):
+        return None
+    return TraceState.from_header([b",".join(given).decode("ascii")])
 
 
 def _remote(trace_id: str, span_id: str, flags: int, state: TraceState | None = None) -> SpanContext:

@@ -1,7 +1,7 @@
 """The spans of a request: its own, and one for its attempt."""
 
 from collections.abc import Mapping, MutableMapping
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import trace
 from opentelemetry.context import get_current
@@ -87,15 +87,14 @@ class HttpSpans:
 class RequestSpans(AttemptSpans):
     """The spans of one request: an `oncegate.middleware.admission.tracing.RequestTrace`."""
 
-    __slots__ = ("_ends_with_answer", "_scope", "_sends_on", "_spans")
-    failures: ClassVar = frozenset((State.UNKNOWN,))
-    """Whether a response is an error, its status says."""
+    __slots__ = ("_ends_with_answer", "_has_response", "_scope", "_sends_on", "_spans")
 
     def __init__(self, spans: HttpSpans, scope: Mapping[str, Any], own: Span, *, ends_with_answer: bool) -> None:
         super().__init__(spans.tracing.tracer, own, spans.system)
         self._spans = spans
         self._scope = scope
         self._ends_with_answer = ends_with_answer
+        self._has_response = False
         self._sends_on = False
         """The headers of its scope have its own place already."""
 
@@ -127,7 +126,7 @@ class RequestSpans(AttemptSpans):
             return self._tracer.start_span(f"attempt {name}", parent)
         attributes = {
             _METHOD: _method(self._scope),
-            "url.full": upstream.url + self._scope["path"],
+            "url.full": upstream.url + _path(self._scope),
             **upstream.attributes,
         }
         return self._tracer.start_span(name, parent, SpanKind.CLIENT, attributes)
@@ -140,11 +139,16 @@ class RequestSpans(AttemptSpans):
 
     def response_came(self, status: int) -> None:
         """See `RequestTrace`."""
+        self._has_response = True
         span = self.attempt
         if span is not None and span.is_recording():
             span.set_attribute(_STATUS, status)
             if status >= (400 if self._spans.upstream is not None else 500):
                 failed(span, str(status))
+
+    def has_failed(self, state: State | None) -> bool:
+        """See `AttemptSpans`. Whether a response is an error, its status says."""
+        return state is State.UNKNOWN or (state is State.FAILED and not self._has_response)
 
     def answered(self, decision: str, status: int, attempt: int, record: str) -> None:
         """See `RequestTrace`."""
@@ -187,6 +191,11 @@ def _method(scope: Mapping[str, Any]) -> str:
     return method if method in _METHODS else "_OTHER"
 
 
+def _path(scope: Mapping[str, Any]) -> str:
+    raw: bytes = scope.get("raw_path") or scope["path"].encode("utf-8", "replace")
+    return raw.decode("latin-1")
+
+
 def _named(scope: Mapping[str, Any]) -> str:
     method = _method(scope)
     return "HTTP" if method == "_OTHER" else method
@@ -196,7 +205,7 @@ def _attributes(scope: Mapping[str, Any]) -> dict[str, str | int]:
     """The attributes by which a sampler may decide. A query may hold what is nobody's business, and is none of them."""
     return {
         _METHOD: _method(scope),
-        "url.path": scope["path"],
+        "url.path": _path(scope),
         "url.scheme": scope.get("scheme", "http"),
         "network.protocol.version": scope.get("http_version", "1.1"),
     }
