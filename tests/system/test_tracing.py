@@ -1,4 +1,7 @@
-"""A gateway's spans, as an OTLP receiver gets them: of a request, its attempt, the calls of the cache; and where they lead."""
+"""A gateway's spans, as an OTLP receiver gets them: of a request, its attempt, the calls of the cache; and where they lead.
+
+Rules of docs/contract.md: R4.37, R9.24, R9.25, R9.26.
+"""
 
 import asyncio
 import subprocess

@@ -158,6 +158,9 @@ class Problem(BaseModel):
     idempotency_key: Annotated[str, Field(min_length=1, max_length=255)] | Missing = None
     record: RecordId | Missing = Field(default=None, description="An id that logs carry too")
     original_result: OriginalResult | Missing = None
+    original_trace_id: Annotated[str, Field(pattern="^[0-9a-f]{32}$")] | Missing = Field(
+        default=None, description="The trace of the first execution, where that is known"
+    )
     expected: Annotated[int, Field(ge=0)] | Literal["*"] | Missing = Field(
         default=None, description="With version-conflict and precondition-failed: the version that was expected"
     )

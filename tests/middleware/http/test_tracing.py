@@ -1,4 +1,7 @@
-"""The spans of an app's middleware: what the app traces in an attempt is a part of it, and each answer says what it was."""
+"""The spans of an app's middleware: what the app traces in an attempt is a part of it, and each answer says what it was.
+
+Rules of docs/contract.md: R9.26, R12.74.
+"""
 
 import asyncio
 from contextlib import suppress
