@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -42,11 +43,11 @@ def start(received: Receiver, tmp_path: Path, redis_server: RedisServer, monkeyp
         monkeypatch.setenv(name, value)
 
     @asynccontextmanager
-    async def starting(upstream: str, **settings: object) -> AsyncIterator[httpx.AsyncClient]:
+    async def starting(upstream: str, **settings: Any) -> AsyncIterator[httpx.AsyncClient]:
         settings = {"cache": redis_server.url, "namespace": tmp_path.name, "cache_timeout": 10, **settings}
         gateway = Gateway(
             tmp_path / "gateway", upstream, tracing=True, admin_tokens=[AdminToken.of("o", ADMIN).setting()], **settings
-        )  # type: ignore[arg-type]
+        )
         try:
             await asyncio.to_thread(gateway.ready)
             async with httpx.AsyncClient(base_url=gateway.url, timeout=60, verify=False) as client:
@@ -322,22 +323,24 @@ from testing.upstreams import Upstream, answering
 
 async def main():
     async with Upstream(answering(b"HTTP/1.1 200 OK\\r\\ncontent-length: 2\\r\\n\\r\\nok")) as upstream:
-        async with served(upstream.url, namespace="off") as (client, _):
+        async with served(upstream.url, namespace="off") as (client, gateway):
             for _ in range(2):
                 answer = await client.post("/", content="{}", headers={"Idempotency-Key": "k", "traceparent": "00-1-1-00"})
                 assert answer.status_code == 200
+            print(sorted(name for name in sys.modules if name.startswith(("opentelemetry", "oncegate.otel", "google"))))
+            await gateway.operations.load()  # some versions of FastAPI load the API themselves
         assert upstream.requests[0].value("traceparent") == "00-1-1-00"
         assert upstream.arrivals == 1
 
 asyncio.run(main())
-print(sorted(name for name in sys.modules if name.startswith(("opentelemetry", "oncegate.otel", "google"))))
+print(sorted(name for name in sys.modules if name.startswith(("opentelemetry.sdk", "opentelemetry.exporter", "oncegate.otel"))))
 """
 
 
 def test_off_nothing_of_it_is_imported_and_traceparent_passes_as_it_came() -> None:
     done = subprocess.run([sys.executable, "-c", _OFF], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "[]"
+    assert done.stdout.split() == ["[]", "[]"]
 
 
 _WITHOUT = "import sys; sys.modules['opentelemetry.sdk'] = None; from oncegate.app.cli.main import main; main()"
