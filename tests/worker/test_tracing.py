@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 import redis
+from faststream.redis import RedisBroker, StreamSub
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
@@ -20,6 +21,7 @@ from sqlalchemy import MetaData, create_engine
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_async_engine
 
 from oncegate import Delivery, NotRetryable, Subscription
+from oncegate.faststream import SubscriptionMiddleware
 from oncegate.otel import Tracing
 from oncegate.sql import Inbox
 from testing.command_line import Running, forked
@@ -195,4 +197,35 @@ async def test_what_a_handler_raises_is_in_its_span(received: Receiver, redis_ur
     }  # fmt: skip
     assert own(unkeyed) == {"oncegate.decision": "run", "oncegate.outcome": "failed"}
     assert (first.failed, unkeyed.failed) == (True, True)
+    assert not any(secret.encode() in sent for sent in received.raw for secret in (KEY, NAME))
+
+
+async def test_a_consumer_of_a_broker_goes_on_with_the_trace_of_its_message(
+    received: Receiver, redis_url: str, tmp_path: Path
+) -> None:
+    """By the header that a relay, or anybody else, has set."""
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(OTLPSpanExporter(f"{received.url}/v1/traces")))
+    tracing = Tracing(provider).messages("redis", "invoices")
+    subscription = Subscription("invoicing", cache=redis_url, namespace=tmp_path.name, tracing=tracing)
+    broker = RedisBroker(redis_url, middlewares=[SubscriptionMiddleware(subscription)], logger=None)
+    stream, seen = f"{tmp_path.name}-invoices", asyncio.Event()
+
+    @broker.subscriber(stream=StreamSub(stream, group="invoicing", consumer="1", last_id="0"))
+    async def send_invoice(payload: dict[str, str]) -> None:
+        provider.get_tracer("invoicing").start_span("sending").end()
+        seen.set()
+
+    async with broker:
+        lines = {"Idempotency-Key": KEY, "traceparent": f"00-{TRACE}-{CALLER}-01"}
+        await broker.start()
+        await broker.publish({"name": NAME}, stream=stream, headers=lines)
+        await asyncio.wait_for(seen.wait(), 60)
+        processed = await asyncio.to_thread(received.one, "process invoices")
+    await subscription.drain()
+    await subscription.cache.close()
+    provider.shutdown()
+    assert (processed.trace_id, processed.parent_id, processed.links) == (TRACE, CALLER, ((TRACE, CALLER),))
+    assert received.one("sending").parent_id == processed.span_id
+    assert processed.attributes["messaging.message.id"].startswith(f"{stream}/")
     assert not any(secret.encode() in sent for sent in received.raw for secret in (KEY, NAME))
