@@ -19,7 +19,7 @@ from testing.command_line import ENVIRONMENT, invoke, run
 from testing.gateway import Gateway
 from testing.otlp import ReceivedSpan, Receiver
 from testing.servers import RedisServer, free_port
-from testing.upstreams import Upstream, answering, reset, resetting_after
+from testing.upstreams import Upstream, answering, hanging, reset, resetting_after
 from testing.waiting import wait_until
 
 OK = b"HTTP/1.1 201 Created\r\ncontent-length: 2\r\ncontent-type: text/plain\r\n\r\nok"
@@ -244,29 +244,33 @@ async def test_no_span_has_a_key_a_token_or_a_body(start: Start, received: Recei
     assert sent.attributes["messaging.destination.name"] == "commands"
 
 
-@pytest.mark.parametrize("answer", [503, 0])
+@pytest.mark.parametrize("answer", [503, 0, None], ids=["refuses", "is away", "is silent"])
 async def test_a_collector_that_takes_nothing_holds_up_neither_requests_nor_the_end(
-    answer: int, tmp_path: Path, received: Receiver, monkeypatch: pytest.MonkeyPatch
+    answer: int | None, tmp_path: Path, received: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in received.environment.items():
         monkeypatch.setenv(name, value)
-    if answer:
-        received.status = answer
-    else:
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{free_port()}")
-    async with Upstream(answering(OK)) as upstream:
-        gateway = Gateway(tmp_path / "gateway", upstream.url, tracing=True)
+    received.status = answer or 200
+    async with Upstream(answering(OK)) as upstream, Upstream(hanging) as silent:
+        if not answer:
+            monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "600000")
+            away = f"http://127.0.0.1:{free_port()}"
+            monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", silent.url if answer is None else away)
+        gateway = Gateway(tmp_path / "gateway", upstream.url, tracing=True, shutdown_timeout=600)
         try:
             await asyncio.to_thread(gateway.ready)
             async with httpx.AsyncClient(base_url=gateway.url, timeout=60, verify=False) as client:
                 for number in range(20):
                     lines = {**WHO, "Idempotency-Key": f"key-{number}"}
                     assert (await client.post("/payments", content=BODY, headers=lines)).status_code == 201
+            if answer is None:
+                await silent.received(1)
             gateway.terminate()
             assert await asyncio.to_thread(gateway.exit_code) == 0
         finally:
             await asyncio.to_thread(gateway.end)
     assert "Traceback" not in gateway.text()
+    assert answer is not None or "spans are left that could not be sent" in gateway.text()
 
 
 async def test_spans_that_wait_are_sent_at_the_end(

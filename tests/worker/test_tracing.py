@@ -13,6 +13,7 @@ import httpx
 import pytest
 import redis
 from faststream.redis import RedisBroker, StreamSub
+from opentelemetry import trace
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
@@ -187,6 +188,7 @@ async def test_what_a_handler_raises_is_in_its_span(received: Receiver, redis_ur
         raise NotRetryable(NAME)
 
     await subscription.execute(Delivery(KEY, b"{}"), refuse, b"{}")
+    assert trace.get_current_span() is trace.INVALID_SPAN  # a worker goes on in the same task
     await subscription.execute(Delivery(None, b"{}"), refuse, b"{}")
     await subscription.cache.close()
     provider.shutdown()
