@@ -187,9 +187,13 @@ class Gateway:
         try:
             for line in await self._cache.check():
                 log.warning("%s", line)
-            for line in await self._check_addresses() if self._check_addresses is not None else ():
-                log.warning("%s", line)
-            await self._try_writing()
+            takes_records = await self._takes_records()
+            try:
+                for line in await self._check_addresses() if self._check_addresses is not None else ():
+                    log.warning("%s", line)
+            except CacheUnavailable:
+                if takes_records:  # else what is wrong was said, and what to do about it
+                    raise
         except CacheUnavailable as error:
             # What passes through doesn't need it, and it may come back.
             log.warning("the cache can't be reached yet, keyed requests are refused until then: %s", error)
@@ -199,11 +203,13 @@ class Gateway:
         if self._sample is not None:
             self._sampling = asyncio.ensure_future(self._sample())
 
-    async def _try_writing(self) -> None:
+    async def _takes_records(self) -> bool:
         try:
             await self._write()
         except CacheError as error:
             log.warning("the cache takes no records, keyed requests are refused until it does: %s", error)
+            return False
+        return True
 
     async def stop(self) -> None:
         """Wait for attempts to end, then close connections."""

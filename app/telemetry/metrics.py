@@ -161,7 +161,9 @@ class Metrics(Watch):
 
     def attempt_settled(self, route: str, state: State | None, seconds: float) -> None:
         self._row[self._settled[route, state]] += 1
-        self._upstream[route].add(self._row, seconds)
+        columns = self._upstream[route]  # spelled out, as below
+        self._row[columns.first + bisect_left(columns.bounds, seconds)] += 1
+        self._row[columns.sum] += seconds
 
     def outcome_pending(self, record: str) -> None:
         self._pending.note(record)

@@ -22,7 +22,6 @@ from oncegate.cache.redis.scripts import (
     CLAIM,
     CLAIM_PAST_MAXMEMORY,
     COMPLETE,
-    Script,
     pack_parts,
 )
 from oncegate.cache.store import Adopt, Then, start
@@ -126,7 +125,8 @@ class ClaimCall(CallbackCall[Claim]):
         self.key = key.encode()
         self._remaining_ms, last = _claim_terms(request.lease_ms, request.retention_ms, request.takeover)
         script = CLAIM_PAST_MAXMEMORY if past_maxmemory else CLAIM
-        self.packed = call_ending(script, self.key, encode_claim(request), last)
+        name, record = self.key, encode_claim(request)
+        self.packed = b"%b$%d\r\n%b\r\n$%d\r\n%b\r\n%b" % (script.begin, len(name), name, len(record), record, last)
         self._then = then
         self._encryption = encryption
         self._request = request
@@ -179,11 +179,6 @@ class EncryptedClaimCall(ClaimCall):
             start(self.routes.loop, asyncio.to_thread(self.read, reply), then)
 
 
-def call_ending(script: Script, key: bytes, record: bytes, last: bytes) -> bytes:
-    """The call of a script with the arguments behind the ``record`` packed already: in one step, since each request makes two."""
-    return b"%b$%d\r\n%b\r\n$%d\r\n%b\r\n%b" % (script.begin, len(key), key, len(record), record, last)
-
-
 @lru_cache(maxsize=256)
 def _claim_terms(lease_ms: int, retention_ms: int, takeover: frozenset[State]) -> tuple[int, bytes]:
     """The constant parts of a route's claims: how long they live (ms), and the end of their command."""
@@ -218,7 +213,9 @@ class OutcomeCall(CallbackCall[bool]):
         self.routes = routes
         self.key = key.encode()
         last = _outcome_terms(outcome.state, ttl_ms)
-        self.packed = call_ending(COMPLETE, self.key, encode(outcome, encryption, self.key), last)
+        name, record = self.key, encode(outcome, encryption, self.key)
+        # As a claim's: in one step, and without a call, since each request packs both.
+        self.packed = b"%b$%d\r\n%b\r\n$%d\r\n%b\r\n%b" % (COMPLETE.begin, len(name), name, len(record), record, last)
         self._then = then
 
     def read(self, reply: Reply) -> bool:

@@ -55,6 +55,9 @@ class Lease:
         "token",
     )
 
+    _limit: int
+    """Its number among the ``_limits``, where there are any."""
+
     def __init__(self, shared: Shared, key: str, token: bytes, policy: Policy, held_since: float) -> None:
         self.key = key
         self.token = token
@@ -78,7 +81,6 @@ class Lease:
         self._is_ended = False
         self._timer: asyncio.TimerHandle | None = None
         self._limits: Deadlines | None = None
-        self._limit = 0
 
     @property
     def named(self) -> str:

@@ -147,10 +147,9 @@ class KeyedRequest:
         if named is None or len(named) != len(headers):  # a name that comes twice has more than one value
             fields = pick(headers, policy.wanted)
         else:
-            fields, wanted = {}, policy.wanted
-            for name, value in named.items():
-                if name in wanted:
-                    fields[name] = [value]
+            fields = {}
+            for name in policy.wanted.intersection(named):
+                fields[name] = [named[name]]
         self.fields = fields
         self._names_attempt = ATTEMPT_HEADER in fields
         try:

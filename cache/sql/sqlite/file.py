@@ -15,15 +15,16 @@ import sqlite3
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from time import monotonic, sleep
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from oncegate.cache.errors import CacheError, CacheFull, CacheRefused, CacheUnavailable, CacheUnsupported
-from oncegate.cache.sql.rows import HEAD_BYTES, Expected, Found, Read, Reply, Row, Step, Swap
+from oncegate.cache.sql.rows import Expected, Found, Read, Reply, Step, Swap
 from oncegate.cache.sql.sqlite.clock import SteadyClock
+from oncegate.cache.sql.sqlite.jobs import Job, Look, deliver
 from oncegate.cache.sql.sqlite.schema import SqliteAddress, create, prepare, remote_file_system
+from oncegate.cache.sql.sqlite.statements import SWEEP, committed, find, instant, is_busy, swapped
 
 log = logging.getLogger("oncegate.cache")
 
@@ -38,27 +39,6 @@ _STEP: Final = 32
 """Rows that are over, and that one commit removes at most besides: a burst of them is not paid for by one caller."""
 _IDLE_STEP: Final = 500
 _MOST_SWAPS: Final = 512
-
-_FIND: Final = "SELECT data, ends_ms FROM records WHERE key = ?"
-_PUT: Final = (
-    "INSERT INTO records VALUES (?, ?, ?)"
-    " ON CONFLICT (key) DO UPDATE SET data = excluded.data, ends_ms = excluded.ends_ms WHERE records.ends_ms <= ?"
-)
-_HEAD: Final = f"key = ? AND ends_ms > ? AND substr(data, 1, {HEAD_BYTES}) = ?"
-_WHOLE: Final = "key = ? AND ends_ms > ? AND data = ? AND ends_ms = ?"
-_SWEEP: Final = "DELETE FROM records WHERE key IN (SELECT key FROM records WHERE ends_ms <= ? LIMIT ?)"
-
-Look = Callable[[sqlite3.Connection, int], Any]
-"""What is read besides the rows of single keys: on the connection, at an instant."""
-
-
-class _Job(NamedTuple):
-    """A step or a look, and whom its reply goes to."""
-
-    step: "Step | Look"
-    then: Callable[[Any], None]
-    loop: asyncio.AbstractEventLoop
-
 
 _files: "weakref.WeakSet[SqliteFile]" = weakref.WeakSet()
 _left: list[Any] = []
@@ -84,7 +64,7 @@ class SqliteFile:
         _files.add(self)
 
     def _begin(self) -> None:
-        self._waiting: deque[_Job] = deque()
+        self._waiting: deque[Job] = deque()
         self._wake = threading.Event()
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -100,7 +80,7 @@ class SqliteFile:
         if len(self._waiting) >= MOST_WAITING:
             loop.call_soon(then, CacheUnavailable("too much waits for the file of records"))
             return
-        self._waiting.append(_Job(step, then, loop))
+        self._waiting.append(Job(step, then, loop))
         if self._thread is None or self._is_closing:
             self._start()
         self._wake.set()
@@ -156,7 +136,7 @@ class SqliteFile:
             self._thread = None
             return True
 
-    def _take(self) -> list[_Job]:
+    def _take(self) -> list[Job]:
         waiting = self._waiting
         return [waiting.popleft() for _ in range(min(len(waiting), _MOST_SWAPS))]
 
@@ -172,8 +152,8 @@ class SqliteFile:
             now_ms = self.clock.now_ms()
             if connection.execute("SELECT 1 FROM records WHERE ends_ms <= ? LIMIT 1", (now_ms,)).fetchone():
                 connection.execute("BEGIN IMMEDIATE")
-                with _committed(connection):
-                    connection.execute(_SWEEP, (now_ms, _IDLE_STEP))
+                with committed(connection):
+                    connection.execute(SWEEP, (now_ms, _IDLE_STEP))
                 self._wake.set()  # there may be more
         except (sqlite3.Error, OSError) as error:
             self._failed(error)
@@ -222,7 +202,7 @@ class SqliteFile:
             try:
                 return connection.execute(statement)
             except sqlite3.OperationalError as error:
-                if not _is_busy(error) or monotonic() >= ends:
+                if not is_busy(error) or monotonic() >= ends:
                     raise
             if any(not isinstance(job.step, Swap) for job in self._waiting) and self._connection is not None:
                 self._read_beside()
@@ -234,7 +214,7 @@ class SqliteFile:
         self._read([job for job in jobs if not isinstance(job.step, Swap)])
         self._waiting.extendleft(reversed([job for job in jobs if isinstance(job.step, Swap)]))
 
-    def _read(self, jobs: Sequence[_Job]) -> None:
+    def _read(self, jobs: Sequence[Job]) -> None:
         if jobs:
             replies: list[Any] = []
             for job in jobs:
@@ -243,45 +223,45 @@ class SqliteFile:
                 except Exception as error:  # noqa: BLE001 - whatever it is: who waits would wait for ever
                     failed = self._failed(error)
                     replies.append(_unavailable(failed) if isinstance(job.step, Read) else failed)
-            _deliver(jobs, replies)
+            deliver(jobs, replies)
 
     def _looked(self, step: "Step | Look") -> Any:
         connection = self._open()
-        now_ms = self.clock.now_after(_instant(connection))
+        now_ms = self.clock.now_after(instant(connection))
         if isinstance(step, Read | Swap):
-            return _find(connection, step.key, now_ms)
+            return find(connection, step.key, now_ms)
         return step(connection, now_ms)
 
-    def _write(self, jobs: Sequence[_Job]) -> None:
+    def _write(self, jobs: Sequence[Job]) -> None:
         replies: Sequence[Reply]
         try:
             connection = self._open()
             self._locked(connection, "BEGIN IMMEDIATE", monotonic() + self._timeout)
-            with _committed(connection):
+            with committed(connection):
                 replies = self._swap_all(connection, [job.step for job in jobs if isinstance(job.step, Swap)])
         except Exception as error:  # noqa: BLE001 - whatever it is: who waits would wait for ever
             replies = [_unavailable(self._failed(error))] * len(jobs)
-        _deliver(jobs, replies)
+        deliver(jobs, replies)
 
     def _swap_all(self, connection: sqlite3.Connection, swaps: Sequence[Swap]) -> list[Reply]:
-        known_ms = _instant(connection)
+        known_ms = instant(connection)
         now_ms = self.clock.now_after(known_ms)
         replies: list[Reply] = []
         for swap in swaps:
             # Only a claim has an instant.
             if swap.until_ms and now_ms > swap.until_ms:
-                replies.append(_find(connection, swap.key, now_ms))
+                replies.append(find(connection, swap.key, now_ms))
             elif swap.until_ms and swap.expected is not Expected.WHOLE and not self._has_room():
-                row = _find(connection, swap.key, now_ms)
+                row = find(connection, swap.key, now_ms)
                 full = CacheFull(f"less than {LEAST_FREE_BYTES >> 20} MiB are free for the file of records")
                 replies.append(row if row.row is not None and row.row.remaining_ms > 0 else full)
-            elif _swap(connection, swap, now_ms):
+            elif swapped(connection, swap, now_ms):
                 replies.append(Found(True, None, now_ms))
             else:
-                replies.append(_find(connection, swap.key, now_ms))
+                replies.append(find(connection, swap.key, now_ms))
         if now_ms > known_ms:
             connection.execute("UPDATE clock SET instant_ms = ?", (now_ms,))
-        connection.execute(_SWEEP, (now_ms, _STEP))
+        connection.execute(SWEEP, (now_ms, _STEP))
         return replies
 
     def _has_room(self) -> bool:
@@ -301,7 +281,7 @@ class SqliteFile:
         if not isinstance(error, sqlite3.Error):
             log.error("the file of records: an unexpected error", exc_info=error)
         name = getattr(error, "sqlite_errorname", "") or type(error).__name__
-        if _is_busy(error):
+        if is_busy(error):
             return CacheUnavailable("another process holds the lock of the file of records for too long")
         if name.startswith("SQLITE_READONLY"):
             return CacheRefused("the file of records can't be written to: look at its owner and mode, and its folder's")
@@ -343,75 +323,14 @@ def _work(file: "weakref.ref[SqliteFile]", wake: threading.Event) -> None:
         del held  # the file may be let go of while this waits
 
 
-@contextmanager
-def _committed(connection: sqlite3.Connection) -> Iterator[None]:
-    """Ends a transaction that is under way."""
-    try:
-        yield
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
-
-
 def _unavailable(error: CacheError) -> CacheUnavailable:
     """The same for a call: it may be made again, once somebody has done something about it."""
     return error if isinstance(error, CacheUnavailable) else CacheRefused(str(error))
 
 
-def _swap(connection: sqlite3.Connection, swap: Swap, now_ms: int) -> bool:
-    key, ends_ms = swap.key, now_ms + swap.ttl_ms
-    if swap.expected in (Expected.NOTHING, Expected.GONE):
-        return connection.execute(_PUT, (key, swap.data, ends_ms, now_ms)).rowcount == 1
-    is_whole = swap.expected is Expected.WHOLE
-    where = _WHOLE if is_whole else _HEAD
-    held = (key, now_ms, swap.held, swap.ends_ms) if is_whole else (key, now_ms, swap.held)
-    if not swap.ttl_ms:
-        cursor = connection.execute(f"DELETE FROM records WHERE {where}", held)  # noqa: S608 - a constant
-    elif swap.data is None:
-        cursor = connection.execute(f"UPDATE records SET ends_ms = ? WHERE {where}", (ends_ms, *held))  # noqa: S608 - as above
-    else:
-        values = (swap.data, ends_ms, *held)
-        cursor = connection.execute(f"UPDATE records SET data = ?, ends_ms = ? WHERE {where}", values)  # noqa: S608 - as above
-    return cursor.rowcount == 1
-
-
-def _find(connection: sqlite3.Connection, key: str, now_ms: int) -> Found:
-    found = connection.execute(_FIND, (key,)).fetchone()
-    return Found(False, None if found is None else Row(found[0], found[1], now_ms), now_ms)
-
-
-def _instant(connection: sqlite3.Connection) -> int:
-    found = connection.execute("SELECT instant_ms FROM clock").fetchone()
-    return int(found[0]) if found else 0
-
-
 def _inode(address: SqliteAddress) -> tuple[int, int]:
     found = os.stat(address.path)  # noqa: PTH116 - one system call, for each commit
     return found.st_dev, found.st_ino
-
-
-def _is_busy(error: Exception) -> bool:
-    name = getattr(error, "sqlite_errorname", "") or ""
-    return name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
-
-
-def _deliver(jobs: Sequence[_Job], replies: Sequence[Any]) -> None:
-    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Callable[[Any], None], Any]]] = {}
-    for job, reply in zip(jobs, replies, strict=True):
-        by_loop.setdefault(job.loop, []).append((job.then, reply))
-    for loop, answers in by_loop.items():
-        if not loop.is_closed():
-            try:
-                loop.call_soon_threadsafe(_pass_on, answers)
-            except RuntimeError:  # closed just now
-                log.debug("an event loop has ended before its answer")
-
-
-def _pass_on(answers: Sequence[tuple[Callable[[Any], None], Any]]) -> None:
-    for then, reply in answers:
-        then(reply)
 
 
 def _leave_connections() -> None:

@@ -11,16 +11,17 @@ try:
 except ImportError as missing:  # pragma: no cover
     raise ImportError("oncegate.testing needs pytest: pip install 'oncegate[testing]'") from missing
 
-pytest.register_assert_rewrite(*(f"oncegate.testing.{part}" for part in ("claims", "looking", "store")))
+pytest.register_assert_rewrite(*(f"oncegate.testing.{part}" for part in ("claims", "looking", "resolutions", "store")))
 
 from oncegate.testing.app_records import AppRecords  # noqa: E402 - after what has its assertions rewritten
 from oncegate.testing.claims import Claims  # noqa: E402 - as above
 from oncegate.testing.looking import Looking  # noqa: E402 - as above
+from oncegate.testing.resolutions import Resolutions  # noqa: E402 - as above
 from oncegate.testing.store import Store  # noqa: E402 - as above
 
 __all__ = ["AppRecords", "CacheBehaviours", "Store"]
 
 
 @pytest.mark.asyncio
-class CacheBehaviours(Claims, Looking):
+class CacheBehaviours(Claims, Resolutions, Looking):
     """The promises of every cache, test by test; each gets the fixture ``store``."""

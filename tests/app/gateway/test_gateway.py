@@ -23,7 +23,7 @@ from oncegate.cache.errors import CacheUnavailable, CacheUnsupported
 from oncegate.cache.memory.store import MemoryCache
 from oncegate.middleware.rules import policy
 from testing.served import connected, raw, served
-from testing.servers import free_port
+from testing.servers import RedisServer, free_port
 from testing.upstreams import OK, PATIENCE, Peer, Upstream, answering, answering_once, closing_after
 
 KEY = {"Idempotency-Key": "a"}
@@ -193,6 +193,19 @@ async def test_a_cache_that_is_away_does_not(monkeypatch: pytest.MonkeyPatch, ca
 async def test_advice_is_logged(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     await start(None, monkeypatch)
     assert caplog.record_tuples[-1] == ("oncegate.gateway", logging.WARNING, "this one evicts")
+
+
+async def test_a_redis_whose_user_may_not_touch_the_keys_is_no_outage_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with RedisServer() as redis:
+        redis.command("ACL", "SETUSER", "default", "resetkeys", "~other:*")
+        gateway = create_gateway(GatewaySettings(upstream="http://127.0.0.1:1", cache=redis.url, namespace="shop"))
+        await gateway.start()
+        await gateway.stop()
+    assert "the cache takes no records" in caplog.text
+    assert "read and write the keys shop:* and {shop:*" in caplog.text
+    assert "can't be reached" not in caplog.text
 
 
 # -- what a connection may send ---------------------------------------------------------------------------------------
