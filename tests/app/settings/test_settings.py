@@ -84,6 +84,7 @@ def test_the_defaults_are_those_of_the_contract() -> None:
         "shutdown_timeout": 30,
         "prefix": "/_oncegate",
         "ops_port": 0,
+        "tracing": False,
         "routes": (),
     }
     assert settings.idempotency.ttl == 86400
