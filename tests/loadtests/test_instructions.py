@@ -1,5 +1,6 @@
 """Options of a gateway whose instructions are counted: each is on where it is set, and compared with the same build without."""
 
+import os
 import re
 from pathlib import Path
 
@@ -21,6 +22,8 @@ def options_of(settings: GatewaySettings) -> list[str]:
         "secret": settings.digests() is not UNKEYED,
         "jwt": settings.jwt is not None and tuple(scope) == ("jwt:iss", "jwt:sub"),
         "encryption": encryption is not None and encryption.encrypts,
+        "tracing": settings.tracing and os.environ["OTEL_TRACES_SAMPLER_ARG"] == "1",
+        "sampling": settings.tracing and os.environ["OTEL_TRACES_SAMPLER_ARG"] == "0.01",
     }
     return [name for name in instructions.OPTIONS if is_on[name]]
 

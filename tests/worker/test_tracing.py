@@ -210,7 +210,7 @@ async def test_a_consumer_of_a_broker_goes_on_with_the_trace_of_its_message(
     provider.add_span_processor(SimpleSpanProcessor(OTLPSpanExporter(f"{received.url}/v1/traces")))
     tracing = Tracing(provider).messages("redis", "invoices")
     subscription = Subscription("invoicing", cache=redis_url, namespace=tmp_path.name, tracing=tracing)
-    broker = RedisBroker(redis_url, middlewares=[SubscriptionMiddleware(subscription)], logger=None)
+    broker = RedisBroker(redis_url, middlewares=[SubscriptionMiddleware(subscription)])
     stream, seen = f"{tmp_path.name}-invoices", asyncio.Event()
 
     @broker.subscriber(stream=StreamSub(stream, group="invoicing", consumer="1", last_id="0"))
