@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from oncegate.app.gateway.fast_path import FastPath
 from oncegate.app.gateway.gateway import Gateway
+from oncegate.app.gateway.tunnel import Tunnels
 from oncegate.app.operators.pages.bearer import Bearer
 from oncegate.app.operators.pages.operations import Operations
 from oncegate.app.operators.pages.policy import published
@@ -13,6 +14,7 @@ from oncegate.app.operators.readiness import Readiness
 from oncegate.app.operators.records import Records
 from oncegate.app.operators.write_probe import try_writing
 from oncegate.app.settings.admin_tokens import AdminToken, parse
+from oncegate.app.settings.certificates import ListenerTls, upstream_certificate
 from oncegate.app.settings.gateway import GatewaySettings, redact
 from oncegate.app.telemetry.metrics import Metrics
 from oncegate.app.upstream.forward import Forwarder
@@ -35,13 +37,18 @@ CONNECT_TIMEOUT = 5.0
 
 
 def create_gateway(
-    settings: GatewaySettings, *, observe: Observe | None = None, admin_token: str | None = None
+    settings: GatewaySettings,
+    *,
+    observe: Observe | None = None,
+    admin_token: str | None = None,
+    tls: ListenerTls | None = None,
 ) -> Gateway:
     """The gateway for ``settings``, not started yet. ``observe`` is called for each enforced request.
 
-    ``admin_token`` is an operators' token beside those in the settings; without any, records are not served.
-    Raises ``OSError`` where ``upstream_ca`` can't be read, `UnusableKeys` where no token could be verified, ``ValueError`` for a
-    URL that its user can't take, `ConfigurationError` where spans are to be sent and can't be.
+    ``admin_token`` is an operators' token beside those in the settings; without any, records are not served. ``tls`` is what its
+    ports speak, for metrics.
+    Raises ``OSError`` where ``upstream_ca`` can't be read, `ConfigurationError` for ``upstream_cert`` and where spans are to be
+    sent and can't be, `UnusableKeys` where no token could be verified, ``ValueError`` for a URL that its user can't take.
     """
     rules = settings.idempotency
     policies = gateway_policies(settings)
@@ -52,6 +59,7 @@ def create_gateway(
         submissions=[policy.route for policy in policies.all() if policy.submission is not None],
         workers=settings.workers,
         gauges=_gauges(settings, cache)
+        | ({} if tls is None else {"tls_cert_ends_timestamp_seconds": lambda: tls.ends})
         | {
             "cache_readable": lambda: float(readiness.is_readable),
             "cache_writable": lambda: float(readiness.is_writable),
@@ -64,6 +72,7 @@ def create_gateway(
         response_timeout=rules.response_timeout,
         keepalive=settings.upstream_keepalive,
         ca_file=settings.upstream_ca or None,
+        certificate=upstream_certificate(settings),
         trusted_proxies=settings.trusted_proxies,
         end_to_end=_read_headers(settings),
         via=settings.via,
@@ -130,6 +139,13 @@ def create_gateway(
             None if submitter is None else submitter.start,
             prefix=settings.prefix,
             ops_port=settings.ops_port,
+        ),
+        tunnels=Tunnels(
+            forwarder,
+            middleware.door.policies,
+            timeout=settings.tunnel_timeout,
+            unread=middleware.door.unread,
+            count=metrics.tunnels_changed,
         ),
         unread=middleware.door.unread,
         cors=cors,

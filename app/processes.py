@@ -18,6 +18,7 @@ import socket
 import sys
 from collections.abc import Callable, Sequence
 from time import monotonic
+from typing import Protocol
 
 log = logging.getLogger("oncegate.workers")
 signal_log = logging.getLogger("oncegate.signals")
@@ -33,11 +34,27 @@ _RESTART_PAUSE = 1.0
 """A worker that died younger than this is replaced only after as long: a crash loop must not eat the machine."""
 
 
+class Successor(Protocol):
+    """The gateway that may come in this one's place."""
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether it has come."""
+
+    @property
+    def can_be_replaced(self) -> bool:
+        """Whether one can be started."""
+
+    def start_successor(self) -> None:
+        """Start it."""
+
+
 class Processes:
     """``count`` processes that each run ``work(index)`` and exit with what it returns.
 
     ``died`` is called with the index of each that ended unasked, before another one is started in its place; it returns how many
-    outcomes died with it, and the ids of those records that are known.
+    outcomes died with it, and the ids of those records that are known. A ``successor`` may be started by SIGUSR2;
+    once it has replaced them, they end by themselves.
     """
 
     def __init__(
@@ -46,11 +63,13 @@ class Processes:
         work: Callable[[int], int],
         sockets: Sequence[socket.socket],
         died: Callable[[int], tuple[int, list[str]]],
+        successor: Successor | None = None,
     ) -> None:
         self._count = count
         self._work = work
         self._sockets = sockets
         self._died = died
+        self._successor = successor
         self._running: dict[int, tuple[int, float]] = {}  # by process id: its index, and when it was started
         self._stopping = False
         self._exit_code = 0
@@ -65,6 +84,8 @@ class Processes:
             received = signal.sigwait(_WATCHED)
             if received == signal.SIGCHLD:
                 self._reap()
+            elif received == signal.SIGUSR2 and self._successor is not None and self._successor.can_be_replaced:
+                self._successor.start_successor()
             elif received in IGNORED:
                 log.warning("%s is ignored", signal.Signals(received).name)
             else:
@@ -84,11 +105,15 @@ class Processes:
         self._running[process] = (index, monotonic())
 
     def _reap(self) -> None:
+        if self._successor is not None and self._successor.is_replaced:
+            self._close()
         while self._running:
             process, status = os.waitpid(-1, os.WNOHANG)
             if process == 0:
                 return
-            index, started = self._running.pop(process, (0, 0.0))
+            if process not in self._running:  # a successor that did not start
+                continue
+            index, started = self._running.pop(process)
             code = os.waitstatus_to_exitcode(status)
             if code == REFUSED and not self._stopping:
                 self._exit_code = 1
@@ -119,12 +144,15 @@ class Processes:
 
     def _stop(self, received: signal.Signals) -> None:
         """Pass the signal on; a second SIGINT makes workers end without waiting for anything."""
-        if not self._stopping:
-            self._stopping = True
-            for listening in self._sockets:
-                listening.close()  # as long as it is open, the kernel takes connections that no process would accept
+        self._close()
         for process in self._running:
             os.kill(process, received)
+
+    def _close(self) -> None:
+        """No worker is replaced any more."""
+        self._stopping = True
+        for listening in self._sockets:
+            listening.close()  # as long as it is open, the kernel takes connections that no process would accept
 
 
 def ignore_signals() -> None:

@@ -2,6 +2,8 @@
 
 SIGTERM, SIGINT or SIGQUIT: not ready from now on; after ``drain_delay`` the port closes; attempts in flight end, those whose
 clients have left too; exit code 0. What is still running after ``shutdown_timeout`` is left to its lease.
+
+A gateway that was replaced (`oncegate.app.replacement`) lets its connections end before that.
 """
 
 import asyncio
@@ -11,13 +13,16 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import uvicorn
+from uvicorn.config import STARTUP_FAILURE
 
 from oncegate.app.factory import create_gateway
 from oncegate.app.gateway.gateway import Gateway
+from oncegate.app.listening import Listening
 from oncegate.app.processes import (
     REFUSED,
     STOPPING,
@@ -26,10 +31,14 @@ from oncegate.app.processes import (
     log_ignored_signals,
     unblock_signals,
 )
-from oncegate.app.server.accept import Acceptor, Balance, bind
-from oncegate.app.server.connection import InboundConnection
+from oncegate.app.replacement.control import NotReplaced
+from oncegate.app.replacement.replacement import Replacement
+from oncegate.app.server.accept import Acceptor, Balance
+from oncegate.app.server.connection import KEEP_ALIVE_SECONDS, InboundConnection
+from oncegate.app.settings.certificates import ListenerTls, certificates
 from oncegate.app.settings.gateway import GatewaySettings, redact
 from oncegate.app.settings.sources import ConfigurationError, gateway_admin_token
+from oncegate.app.supervisor import notify
 from oncegate.app.telemetry import logs
 from oncegate.middleware.admission.observe import Observe
 from oncegate.middleware.tokens.key_set import UnusableKeys
@@ -46,13 +55,21 @@ LAST_WORDS_SECONDS = 1.0
 
 
 def serve(
-    settings: GatewaySettings, *, observe: Observe = logs.observed, announce: Callable[[str], None] | None = None
+    settings: GatewaySettings,
+    *,
+    observe: Observe = logs.observed,
+    announce: Callable[[str], None] | None = None,
+    replace: bool = False,
 ) -> int:
-    """Run the gateway until it is stopped; returns the exit code. ``announce`` is called with its URL once it listens."""
+    """Run the gateway until it is stopped; returns the exit code. ``announce`` is called with its URL once it listens.
+
+    ``replace``: in the place of the one that runs there, if one does.
+    """
     logs.configure(settings.log_level, settings.log_format)
     try:
+        tls = ListenerTls.of(settings)
         # Made before any fork: nothing in it has a connection, a thread or an event loop yet.
-        gateway = create_gateway(settings, observe=observe, admin_token=gateway_admin_token())
+        gateway = create_gateway(settings, observe=observe, admin_token=gateway_admin_token(), tls=tls)
     except ConfigurationError as error:
         return _refused(str(error), USAGE)
     except UnusableKeys as error:
@@ -60,23 +77,24 @@ def serve(
     except (OSError, ValueError) as error:
         return _refused(f"upstream_ca or a URL can't be used: {_reason(error)}", USAGE)
     try:
-        sockets = bind(settings.host, settings.port)
-        if settings.ops_port:
-            sockets += bind(settings.host, settings.ops_port, "ops_port")  # behind those whose URL is announced
-    except OSError as error:
+        listening = Listening(settings, replace=replace)
+    except (OSError, NotReplaced) as error:
         return _refused(str(error))
-    for line in settings.advice():
+    for line in (*settings.advice(), *[line for each in certificates(settings) for line in each.advice()]):
         log.warning("%s", line)
     balance = Balance(settings.workers) if settings.workers > 1 else None
-    work = partial(_work, gateway, settings, sockets, announce, balance)
-    if balance is None:
-        return work(0)
+    work = partial(_work, gateway, settings, listening, announce, balance, tls)
 
     def died(index: int) -> tuple[int, list[str]]:
-        balance.died(index)
+        if balance is not None:
+            balance.died(index)
         return gateway.worker_died(index)
 
-    return Processes(settings.workers, work, sockets, died).run()
+    processes = Processes(settings.workers, work, listening.opened, died, listening.replacement)
+    try:
+        return work(0) if balance is None else processes.run()
+    finally:
+        listening.close()
 
 
 def server_config(gateway: Gateway) -> uvicorn.Config:
@@ -99,13 +117,24 @@ def server_config(gateway: Gateway) -> uvicorn.Config:
 def _work(
     gateway: Gateway,
     settings: GatewaySettings,
-    sockets: Sequence[socket.socket],
+    listening: Listening,
     announce: Callable[[str], None] | None,
     balance: Balance | None,
+    tls: ListenerTls | None,
     index: int,
 ) -> int:
     """One process's life: of worker ``index``, or of a process that is alone, without a ``balance``."""
-    server = _Server(server_config(gateway), gateway, settings, announce=announce, balance=balance)
+    replacement = listening.replacement
+    replacement.index = index
+    server = _Server(
+        server_config(gateway),
+        gateway,
+        settings,
+        announce=announce,
+        balance=balance,
+        replacement=replacement,
+        tls=tls,
+    )
     # uvicorn raises the signal again when it has shut down: into these, which do nothing by then. Before it installs
     # its own, they make it stop as soon as it has started.
     for caught in STOPPING:
@@ -116,9 +145,9 @@ def _work(
         balance.enter(index)
         unblock_signals()
     try:
-        server.run(sockets=list(sockets))
+        server.run(sockets=list(listening.sockets))
     except SystemExit:  # how uvicorn reports that it could not start
-        if not index:  # all workers are refused for the same reason: one line, not one per worker
+        if replacement.is_first_refusal():  # workers are refused for the same reason: one line, not one per worker
             _refused(gateway.refusal or "could not start")
         return REFUSED
     except OSError as error:
@@ -155,9 +184,13 @@ class _Server(uvicorn.Server):
         *,
         announce: Callable[[str], None] | None,
         balance: Balance | None = None,
+        replacement: Replacement | None = None,
+        tls: ListenerTls | None = None,
     ) -> None:
         super().__init__(config)
         self._balance = balance
+        self._replacement = replacement
+        self._tls = tls
         self._gateway = gateway
         self._settings = settings
         self._parent = os.getppid()
@@ -166,25 +199,54 @@ class _Server(uvicorn.Server):
         self._loading: asyncio.Future[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup([each.dup() for each in sockets or ()])
+        await super().startup([])  # given the sockets, it would accept beside the acceptor for a moment
         if not self.started or not sockets:
             return
-        for server in self.servers:  # they made the sockets listen, and would accept beside the acceptor
-            server.close()
-        self.servers = []
-        self._acceptor = Acceptor(sockets, self._connection, self.server_state.connections, self._balance)
+        if self._replacement is not None:
+            await self._begin(self._replacement)
+        if self.should_exit:
+            return
+        for each in sockets:
+            each.listen(BACKLOG)
+        self._acceptor = Acceptor(sockets, self._connection, self.server_state.connections, self._balance, self._tls)
         self._acceptor.start()
         log_ignored_signals()
         _spare_the_collector()
         host = f"[{self._settings.host}]" if ":" in self._settings.host else self._settings.host
-        url = f"http://{host}:{sockets[0].getsockname()[1]}"
+        scheme = "http" if self._tls is None else "https"
+        url = f"{scheme}://{host}:{sockets[0].getsockname()[1]}"
         upstream, cache = redact(self._settings.upstream), redact(self._settings.cache)
         log.info("listening on %s, upstream %s, cache %s", url, upstream, cache)
         if self._settings.ops_port:
-            log.info("metrics and records on http://%s:%d%s", host, self._settings.ops_port, self._settings.prefix)
+            log.info(
+                "metrics and records on %s://%s:%d%s", scheme, host, self._settings.ops_port, self._settings.prefix
+            )
         if self._announce:
             self._announce(url)
         self._loading = asyncio.ensure_future(self._load_operations())
+        if self._replacement is not None:
+            self._replacement.start()
+            if self._balance is None and self._replacement.can_be_replaced:
+                asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, self._replacement.start_successor)
+            self._notify("READY=1", f"MAINPID={self._replacement.pid}")
+
+    def _notify(self, *lines: str) -> None:
+        """Notify the supervisor, in the name of all workers."""
+        if self._replacement is not None and self._replacement.index == 0:
+            notify(*lines)
+
+    async def _begin(self, replacement: Replacement) -> None:
+        try:
+            await replacement.begin(self._ready, lambda: self.should_exit)
+        except NotReplaced as refusal:
+            self._gateway.refusal = str(refusal)
+            await self.lifespan.shutdown()
+            sys.exit(STARTUP_FAILURE)
+
+    async def _ready(self) -> dict[str, str]:
+        await self._gateway.operations.load()
+        _, states = await self._gateway.readiness.check()
+        return states
 
     async def _load_operations(self) -> None:
         """After the start, which would take longer; before anybody waits for it."""
@@ -203,12 +265,20 @@ class _Server(uvicorn.Server):
             self.should_exit = True
         if self._acceptor is not None:
             self._acceptor.publish()
+        if self._replacement is not None and self._replacement.is_replaced:
+            self.should_exit = True
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        is_replaced = self._replacement is not None and await self._replacement.stop()
+        if is_replaced:
+            await self._retire(sockets)
+        else:
+            self._notify("STOPPING=1")
         self._gateway.readiness.draining = True
         log.info("stopping: attempts in flight are finished first")
-        until = asyncio.get_running_loop().time() + self._settings.drain_delay
+        delay = 0.0 if is_replaced or self._acceptor is None else self._settings.drain_delay
+        until = asyncio.get_running_loop().time() + delay
         while asyncio.get_running_loop().time() < until and not self.force_exit:  # noqa: ASYNC110  # a signal handler sets it
             await asyncio.sleep(0.05)  # force_exit is set by a signal handler: there is nothing to await
         if self._acceptor is not None:
@@ -221,6 +291,25 @@ class _Server(uvicorn.Server):
             log.warning("shutdown_timeout is over: what is still running will read unknown once its lease lapses")
         finally:
             cut.cancel()
+
+    async def _retire(self, sockets: list[socket.socket] | None) -> None:
+        """Another gateway has the sockets: let connections end by themselves.
+
+        Each gets one more response, which says that it is the last; none is closed while a request may be on its way to it.
+        """
+        log.info("replaced: connections and attempts in flight end first")
+        if self._acceptor is not None:
+            self._acceptor.stop()
+        for each in sockets or ():
+            each.close()
+        connections: Any = self.server_state.connections  # ours, not those of uvicorn that it is declared for
+        until = asyncio.get_running_loop().time() + max(KEEP_ALIVE_SECONDS, self._settings.shutdown_timeout)
+        while asyncio.get_running_loop().time() < until and not self._captured_signals:
+            for connection in list(connections):
+                connection.retire()
+            await asyncio.sleep(0.05)
+            if not connections:  # not before a pause: one that was just accepted is not among them yet
+                return
 
     def _cut(self) -> None:
         """Break what is still open. uvicorn's own time-out would answer 500, and a client would take that for a failure."""

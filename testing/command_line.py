@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,13 @@ def invoke(*arguments: str, stdin: str = "", **environment: str) -> "subprocess.
 
 def running(*arguments: str, **environment: str) -> AbstractContextManager["Running"]:
     return _until_left(subprocess.Popen(bound(*ONCEGATE, *arguments), **_options(environment)))
+
+
+def running_command(
+    *command: str, pass_fds: Sequence[int] = (), **environment: str
+) -> AbstractContextManager["Running"]:
+    """As `running`, for any command, which gets the descriptors ``pass_fds``, too."""
+    return _until_left(subprocess.Popen(bound(*command), pass_fds=pass_fds, **_options(environment)))
 
 
 def forked(*arguments: str, before: str = "", **environment: str) -> AbstractContextManager["Running"]:

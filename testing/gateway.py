@@ -17,14 +17,14 @@ from testing.template import Forked
 DEADLINE = 60.0
 """Seconds for anything that must happen at all; a machine would have to be very slow to need them."""
 _COMMAND = ["-c", "from oncegate.app.cli.main import main; main()", "serve"]
-_LISTENING = re.compile(r"listening on (http://[0-9.:]+)")
+_LISTENING = re.compile(r"listening on (https?://[0-9.:]+)")
 
 
 class Gateway:
     """A gateway process, started at once, to be awaited with `ready` and ended with `end`. ``settings`` as in the TOML file.
 
-    A port of 0 is asked for, and the one that it got is read from its log. Settings go into the environment, as JSON. Its
-    process group is its own, so that its workers can be ended with it.
+    A port of 0 is asked for, unless one is given, and the one that it got is read from its log. Settings go into the environment,
+    as JSON. Its process group is its own, so that its workers can be ended with it. ``replace``: in the place of one on ``port``.
     """
 
     def __init__(
@@ -34,14 +34,18 @@ class Gateway:
         cache: str = "memory://",
         *,
         workers: int = 1,
+        port: int = 0,
+        replace: bool = False,
         routes: list[dict[str, Any]] | None = None,
         idempotency: dict[str, Any] | None = None,
         **settings: Any,
     ) -> None:
         self.log = log
         self.url = ""
-        arguments = ["--upstream", upstream, "--cache", cache, "--port", "0", "--workers", str(workers)]
+        arguments = ["--upstream", upstream, "--cache", cache, "--port", str(port), "--workers", str(workers)]
+        arguments += ["--replace"] if replace else []
         environment = {name: value for name, value in os.environ.items() if not name.upper().startswith("ONCEGATE_")}
+        environment["RUNTIME_DIRECTORY"] = str(log.parent)  # where gateways on one port find each other
         settings = {"namespace": "system", "log_level": "debug", **settings, "routes": routes or []}
         settings |= {f"idempotency__{name}": value for name, value in (idempotency or {}).items()}
         for name, value in settings.items():
@@ -66,7 +70,7 @@ class Gateway:
 
     @property
     def address(self) -> tuple[str, int]:
-        host, _, port = self.url.removeprefix("http://").partition(":")
+        host, _, port = self.url.partition("://")[2].partition(":")
         return host, int(port)
 
     @property

@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -15,9 +16,10 @@ import yaml
 from click.testing import CliRunner
 
 from oncegate.app.cli.main import main
-from oncegate.app.serve import USAGE
+from oncegate.app.serve import BACKLOG, USAGE
 from oncegate.app.settings.gateway import GatewaySettings
 from oncegate.app.settings.sources import load
+from oncegate.app.supervisor import HTTP
 from testing.served import served
 
 ROOT = Path(__file__).parent.parent
@@ -184,6 +186,26 @@ def test_systemd_unit_starts_what_exists_and_waits_for_its_end(
     assert not settings.advice()
     assert settings.worker.forward == settings.upstream
     assert int(unit["TimeoutStopSec"]) > stop_seconds(settings)
+
+
+def test_systemd_s_socket_is_that_of_the_service() -> None:
+    lines = (DEPLOY / "oncegate.socket").read_text("utf-8").splitlines()
+    unit = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+    settings = GatewaySettings(upstream="http://127.0.0.1:9000")
+    assert unit["ListenStream"] == f"{settings.host}:{settings.port}"
+    assert unit["FileDescriptorName"] == HTTP
+    assert int(unit["Backlog"]) == BACKLOG
+    assert unit["Service"] == "oncegate.service"
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not there")
+def test_systemd_understands_the_units(tmp_path: Path) -> None:
+    for unit in ("oncegate.service", "oncegate-worker.service", "oncegate.socket"):
+        text = (DEPLOY / unit).read_text("utf-8")
+        (tmp_path / unit).write_text(text.replace("/opt/oncegate/bin/oncegate", sys.executable), "utf-8")
+    verify = ["systemd-analyze", "verify", *map(str, sorted(tmp_path.iterdir()))]
+    done = subprocess.run(verify, capture_output=True, text=True)
+    assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
 
 
 def stop_seconds(settings: GatewaySettings) -> float:

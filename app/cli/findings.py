@@ -6,11 +6,14 @@ which changes nothing either (RFC 9110 section 9.2.1).
 
 import asyncio
 import enum
+import ssl
 from dataclasses import dataclass
 
 from oncegate.app.factory import CONNECT_TIMEOUT, create_cache, gateway_policies
 from oncegate.app.operators.write_probe import try_writing
+from oncegate.app.settings.certificates import certificates, upstream_certificate
 from oncegate.app.settings.gateway import GatewaySettings, redact
+from oncegate.app.settings.sources import ConfigurationError
 from oncegate.app.upstream.connection import UpstreamConnection
 from oncegate.app.upstream.pool import KEEPALIVE_MARGIN, Upstream
 from oncegate.cache.errors import CacheError, CacheUnsupported
@@ -49,7 +52,7 @@ Lines = list[tuple[Severity, str]]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was checked: ``area`` is configuration, cache, stream, jwks or upstream; ``text`` a line without secrets."""
+    """One thing that was checked: ``area`` is configuration, cache, stream, jwks, tls or upstream; ``text`` has no secrets."""
 
     area: str
     severity: Severity
@@ -58,7 +61,7 @@ class Finding:
 
 async def examine(settings: GatewaySettings) -> list[Finding]:
     """Check everything. Never raises for what it finds."""
-    checks = {"cache": _cache, "stream": _streams, "jwks": _keys, "upstream": _upstream}
+    checks = {"cache": _cache, "stream": _streams, "jwks": _keys, "tls": _certificates, "upstream": _upstream}
     found = await asyncio.gather(*[check(settings) for check in checks.values()])
     areas = {"configuration": _configuration(settings), **dict(zip(checks, found, strict=True))}
     return [Finding(area, *each) for area, lines in areas.items() for each in lines]
@@ -197,6 +200,19 @@ async def _keys(settings: GatewaySettings) -> Lines:
     return [(GOOD, f"{where} has keys that tokens are verified by: {len(keys)}")]
 
 
+async def _certificates(settings: GatewaySettings) -> Lines:
+    found: Lines = []
+    for certificate in certificates(settings):
+        try:
+            certificate.load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
+        except ConfigurationError as error:
+            found.append((FAILED, str(error)))
+        else:
+            lines = certificate.advice()
+            found += [(ADVICE, line) for line in lines] or [(GOOD, f"{certificate.cert} and its key can be used")]
+    return found
+
+
 async def _upstream(settings: GatewaySettings) -> Lines:
     where = redact(settings.upstream)
     try:
@@ -205,7 +221,10 @@ async def _upstream(settings: GatewaySettings) -> Lines:
             connect_timeout=CONNECT_TIMEOUT,
             keepalive=settings.upstream_keepalive,
             ca_file=settings.upstream_ca or None,
+            certificate=upstream_certificate(settings),
         )
+    except ConfigurationError:
+        return []  # its certificate, which has a line of its own
     except (OSError, ValueError) as error:
         return [(FAILED, f"upstream or upstream_ca can't be used: {error}")]
     try:

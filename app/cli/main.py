@@ -81,7 +81,8 @@ def main(context: click.Context) -> None:
 @click.option("--port", metavar="PORT", help="The port to listen on (default: 8080; 0: any free one).")
 @click.option("--workers", metavar="N", help="Processes that share the port (default: 1; more need a shared cache).")
 @click.option("--config", metavar="FILE", help="A TOML file with settings (or ONCEGATE_CONFIG).")
-def serve(config: str | None, **options: str | None) -> None:
+@click.option("--replace", is_flag=True, help="Take the place of the gateway that runs on this host and port.")
+def serve(config: str | None, replace: bool, **options: str | None) -> None:
     """Enforce idempotency keys in front of an HTTP service.
 
     \b
@@ -99,6 +100,9 @@ def serve(config: str | None, **options: str | None) -> None:
     Every setting can be given in a TOML file (--config) or in the environment: ONCEGATE_UPSTREAM,
     ONCEGATE_IDEMPOTENCY__TTL. The command line wins over the environment, that over the file.
     SIGTERM stops it when the requests in flight have ended.
+
+    With --replace it starts beside the gateway that runs, takes over its sockets once it can serve, and leaves to it the
+    requests that it has. Without one that runs it starts as it would anyway.
     """
     from oncegate.app.settings.sources import load
 
@@ -106,7 +110,7 @@ def serve(config: str | None, **options: str | None) -> None:
     settings = load(without_none(options), config)
     from oncegate.app.serve import serve as run
 
-    sys.exit(run(settings))
+    sys.exit(run(settings, replace=replace))
 
 
 @main.command(short_help="Show in a minute what an idempotency key does.")

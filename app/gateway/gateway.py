@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from oncegate.app.gateway.fast_path import FastPath, came_in_on
+from oncegate.app.gateway.tunnel import Tunnels
 from oncegate.app.operators.pages.operations import Operations
 from oncegate.app.operators.readiness import Readiness
 from oncegate.app.server.head import requests_websocket
@@ -58,6 +59,7 @@ class Gateway:
         prefetch: Callable[[], object] | None = None,
         check_addresses: Callable[[], Awaitable[list[str]]] | None = None,
         fast_path: FastPath | None = None,
+        tunnels: Tunnels | None = None,
         cors: CrossOrigin | None = None,
         unread: Unread | None = None,
         ops_port: int = 0,
@@ -85,6 +87,7 @@ class Gateway:
         self._check_addresses = check_addresses
         self._sampling: asyncio.Future[None] | None = None
         self._fast_path = fast_path
+        self._tunnels = tunnels
         self.direct: Callable[[InboundRequest], bool] | None = None
         """Takes a whole request that can be answered without a task. ``False``: nothing was done, call the app.
 
@@ -105,9 +108,16 @@ class Gateway:
             await self.operations(scope, receive, send)
             return
         if requests_websocket(scope["headers"]) and scope["http_version"] == "1.1":
-            await self._fail(scope, send, "upgrade-unsupported")
+            await self._upgrade(scope, send)
             return
         await self.answer(self._forward(scope, receive, send), scope, send)
+
+    async def _upgrade(self, scope: Scope, send: Send) -> None:
+        request = None if self._tunnels is None else self._tunnels.take(scope)
+        if request is None or self._tunnels is None:
+            await self._fail(scope, send, "upgrade-unsupported")
+        else:
+            await self.answer(self._tunnels.answer(request, send), scope, send)
 
     async def answer(self, work: Awaitable[None], scope: Scope, send: Send) -> None:
         """Await ``work``, which answers a request by the upstream; where it can't, answer with the problem that says why."""

@@ -20,6 +20,7 @@ from math import ceil
 from time import monotonic
 from typing import Final
 
+from oncegate.app.settings.certificates import ListenerTls
 from oncegate.app.telemetry.shared_numbers import SharedNumbers
 
 log = logging.getLogger("oncegate.serve")
@@ -31,6 +32,10 @@ PATIENCE = 200
 """Checks of connections that are left to others, before some of them are accepted after all."""
 RETRY_SECONDS = 1.0
 """The pause where no descriptor or no memory is free."""
+HANDSHAKE_SECONDS = 15.0
+"""The time for a TLS handshake, as for a request's head."""
+CLOSING_SECONDS = 5.0
+"""The time for a client to answer the end of TLS."""
 _SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _TCP_INFO = getattr(socket, "TCP_INFO", None)  # Linux has it
 _UNACKED = struct.Struct("@24xI")
@@ -124,7 +129,8 @@ class Balance:
 class Acceptor:
     """An acceptor of connections on ``sockets``, which listen already; ``make`` makes a connection's protocol.
 
-    ``connections`` are the protocols of those that are open. Without a ``balance``, this process is alone.
+    ``connections`` are the protocols of those that are open. Without a ``balance``, this process is alone. ``tls`` is what
+    connections begin with, if they do.
     """
 
     def __init__(
@@ -133,7 +139,9 @@ class Acceptor:
         make: Callable[[], asyncio.Protocol],
         connections: AbstractSet[asyncio.Protocol] = frozenset(),
         balance: Balance | None = None,
+        tls: ListenerTls | None = None,
     ) -> None:
+        self._tls = tls
         self._loop = asyncio.get_running_loop()
         self._sockets = [each.dup() for each in sockets]
         self._make = make
@@ -223,8 +231,18 @@ class Acceptor:
         self.publish()
 
     async def _open(self, connection: socket.socket, protocol: asyncio.Protocol) -> None:
+        tls = self._tls
         try:
-            await self._loop.connect_accepted_socket(lambda: protocol, connection)
+            if tls is None:
+                await self._loop.connect_accepted_socket(lambda: protocol, connection)
+            else:
+                await self._loop.connect_accepted_socket(
+                    lambda: protocol,
+                    connection,
+                    ssl=tls.context,
+                    ssl_handshake_timeout=HANDSHAKE_SECONDS,
+                    ssl_shutdown_timeout=CLOSING_SECONDS,
+                )
         except OSError as error:
             log.debug("a connection broke before it was open: %s", error)
             connection.close()

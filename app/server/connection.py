@@ -20,12 +20,13 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import httptools
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
+from oncegate.app.server.channel import Channel
 from oncegate.app.server.flow import PIECE_BYTES, Pieces, Unsent
 from oncegate.app.server.head import MALFORMED, NO_SUCH_METHOD, TIMED_OUT, TOO_LARGE
 from oncegate.app.server.parser import InboundParser, is_unknown_method
@@ -88,6 +89,7 @@ class InboundConnection(asyncio.Protocol):
         self._discards = self._half_closed = self._read_paused = False
         self.stopping = False
         """Whether no request is taken behind those that wait for their turn."""
+        self._retires = False
         self._lingering: Lingering | None = None
         self._deadline = Deadline(self.loop, self._on_deadline)
         self.unsent = Unsent(self, getattr(self.app, "unread", None))
@@ -136,7 +138,9 @@ class InboundConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Parse, then judge what is still unfinished."""
         if self._discards:  # behind an Upgrade, or behind what was refused
-            if self._lingering is not None and not self.transport.is_closing():
+            if self._lingering is None:
+                self.came_behind(data)
+            elif not self.transport.is_closing():
                 self._linger_on(len(data))
             return
         if len(data) > PIECE_BYTES:
@@ -217,6 +221,12 @@ class InboundConnection(asyncio.Protocol):
         if self._reading is not None and self._reading.feed(body) > HIGH_WATER:
             self.pause_reading()
 
+    def came_behind(self, data: bytes) -> None:
+        """What a client has sent behind a request for another protocol: kept for that, within bounds."""
+        request = self._pipelined[-1] if self._pipelined else self._answering
+        if request is not None and request.upgrades and request.feed(data) > HIGH_WATER:
+            self.pause_reading()
+
     def request_is_whole(self) -> None:
         """The last byte of a request, trailers included."""
         if self._reading is not None:
@@ -271,12 +281,27 @@ class InboundConnection(asyncio.Protocol):
             else:
                 self.transport.resume_reading()
 
+    def hand_over(self, early: bytes) -> Channel | None:
+        """Leave the transport to another protocol, with ``early`` and what is not parsed yet. ``None``: its client has left."""
+        transport = self.transport
+        if self._half_closed or transport.is_closing():
+            transport.abort()  # who sends no more can speak no other protocol
+            return None
+        early += self._unparsed.rest
+        channel = Channel(
+            transport, early, self.writable is not None, self.stopping, cast(set[Any], self._connections), self.on_lost
+        )
+        self.on_lost = None
+        self._answering = None
+        self.connection_lost(None)
+        return channel
+
     def answered(self, keep_alive: bool) -> None:
         """The response has been written: on to the next request, if there may be one."""
         self._answering = None
         if self.transport.is_closing():
             return
-        if not keep_alive or (self.stopping and not self._pipelined):
+        if not keep_alive or (self.stopping and not self._pipelined and (self._discards or not self._retires)):
             self.close()
         elif self._pipelined:
             self._answering = self._pipelined.popleft()
@@ -306,13 +331,20 @@ class InboundConnection(asyncio.Protocol):
             return
         request.start(self.app(request.scope, request.receive, request.send))
 
+    def retire(self) -> None:
+        """Another process serves from now on: the next response that begins is the last one, and says so.
+
+        Until then an idle connection stays open: closed by us, it would take along a request that is on its way.
+        """
+        self.stopping = self._retires = True
+
     def shutdown(self) -> None:
         """The server stops: an idle connection is closed at once, another one after the response that is under way."""
         self.stopping = True
+        self._retires = False
         self._pipelined.clear()
         if self._answering is None:  # a client that is still sending does not wait for an answer
-            self.transport.close()
-            self._watch_the_rest()
+            self._close()
 
     def close(self) -> None:
         """Close the connection once its client has read what was written; it must read something now and then."""
@@ -325,7 +357,11 @@ class InboundConnection(asyncio.Protocol):
         ):
             self._linger()
             return
-        self.transport.close()
+        self._close()
+
+    def _close(self) -> None:
+        if not self.transport.is_closing():  # asyncio's TLS forgets itself at a second one
+            self.transport.close()
         self._watch_the_rest()
 
     def _linger(self) -> None:
@@ -343,8 +379,7 @@ class InboundConnection(asyncio.Protocol):
         """Its client has sent ``size`` bytes more, which are dropped."""
         seconds = 0.0 if self._lingering is None else self._lingering.drop(size)
         if not seconds:
-            self.transport.close()
-            self._watch_the_rest()
+            self._close()
         elif self.transport.get_write_buffer_size():
             if not size:
                 self._watch_the_rest()

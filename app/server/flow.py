@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 PIECE_BYTES: Final = 8192
 """The most that is parsed at once. A read may bring 256 KiB, in which there is room for 10,000 requests, or 40,000 chunks."""
-_AT_ONCE: Final = struct.pack("ii", 1, 0)
+ABORTED: Final = struct.pack("ii", 1, 0)
 """The option of a socket that is closed at once: nothing is sent any more."""
 
 
@@ -36,6 +36,11 @@ class Pieces:
 
     def __bool__(self) -> bool:
         return len(self._unparsed) > 0
+
+    @property
+    def rest(self) -> bytes:
+        """Those that are left."""
+        return self._unparsed
 
     def first(self, data: bytes) -> bytes:
         """The part of ``data`` to be parsed now. The rest follows, as reads of their own, in the event loop's next rounds."""
@@ -143,7 +148,7 @@ class Unsent:
         """See `oncegate.middleware.admission.buffers.Reader`. The kernel's buffer, which holds megabytes of it, is freed too."""
         transport = self._connection.transport
         with suppress(OSError):
-            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
+            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, ABORTED)
         transport.abort()
 
 

@@ -73,6 +73,18 @@ def requests_websocket(headers: list[tuple[bytes, bytes]]) -> bool:
     )
 
 
+def can_switch(method: bytes, headers: list[tuple[bytes, bytes]]) -> bool:
+    """Whether a request for a WebSocket is one as RFC 6455 section 4.1 has it, so that it can be forwarded as such.
+
+    With a body it can be read in two ways; by another protocol beside it (h2c) requests would get past what is checked here.
+    """
+    offered = [value.lower() for name, value in headers if name == b"upgrade"]
+    has_body = any(
+        name == b"transfer-encoding" or (name == b"content-length" and value != b"0") for name, value in headers
+    )
+    return method == b"GET" and offered == [b"websocket"] and not has_body
+
+
 def unquoted(path: bytes) -> str:
     """``urllib.parse.unquote``, which takes 5 ms for 64 KiB, in bounded time, of a path of visible ASCII. Raises `TargetRefused`.
 

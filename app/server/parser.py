@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import httptools
 
+from oncegate.app.server.channel import UPGRADING
 from oncegate.app.server.flow import PIECE_BYTES
 from oncegate.app.server.head import (
     HeadRefused,
+    can_switch,
     expects_continue,
     requests_websocket,
     without_authority,
@@ -143,6 +145,8 @@ class InboundParser:
         self._headers = []  # trailers go into this one (RFC 9110 section 6.5.1: they must not be merged)
         scope = scope_of(self._url, method, version, headers, self.shared)
         request = InboundRequest(self._connection, scope, fields, keep_alive, expects_go_ahead, upgrades)
+        if upgrades and ends and can_switch(method, headers):
+            scope[UPGRADING] = request
         self._connection.head_is_complete(request, ends)
 
     def on_body(self, body: bytes) -> None:
@@ -209,7 +213,8 @@ class InboundParser:
         """Behind a head with ``Upgrade``, which ended at ``at``: where to go on, -1: nowhere."""
         head, self._again = self._again, b""
         if not head:
-            return -1  # the request is refused, and nothing behind it is read
+            self._connection.came_behind(self._data[at:])
+            return -1  # nothing behind it is read as a request, whatever it is answered
         self._parser = _new_parser(self)
         self._parser.feed_data(head)
         return at

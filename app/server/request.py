@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import httptools
 
 from oncegate.app.http1 import EMPTY_QUERY
+from oncegate.app.server.channel import Channel
 from oncegate.app.server.head import unquoted
 from oncegate.cache.fields import BODILESS
 from oncegate.middleware.http.asgi import Message, respond
@@ -191,6 +192,29 @@ class InboundRequest:
         if not more:
             self._more = None
         return {"type": "http.request", "body": body, "more_body": more}
+
+    async def until_left(self) -> Message:
+        """ASGI ``receive`` of a request whose body is another protocol's: waits until the client left, or is answered."""
+        while not (self.gone or self._complete):
+            if self._news is None:
+                self._news = asyncio.Event()
+            await self._news.wait()
+            self._news.clear()
+        return {"type": "http.disconnect"}
+
+    def switch(self) -> Channel | None:
+        """Hand over the connection to another protocol, which is the answer. ``None``: the client has left."""
+        if self.gone:
+            return None
+        channel = self._connection.hand_over(self.body)
+        if channel is not None:
+            self._body = b""
+            self._complete = True
+            if self.on_end is not None:
+                self.status = 101
+                self._notify_end()
+            self._wake()
+        return channel
 
     def _wake(self) -> None:
         if self._news is not None:

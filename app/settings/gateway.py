@@ -58,6 +58,11 @@ class GatewaySettings(StrictSettings):
     port: Annotated[int, Field(ge=0, le=65535)] = Field(
         default=8080, description="the port to listen on; 0: any free one"
     )
+    tls_cert: str = Field(
+        default="",
+        description="PEM file of a certificate and its chain: the gateway speaks TLS, 1.2 or newer, on all its ports",
+    )
+    tls_key: str = Field(default="", description="PEM file of its key")
     workers: Annotated[int, Field(ge=1, le=256)] = Field(default=1, description="processes that share the port")
     namespace: Name = Field(default="default", description="keeps the records of services on one cache apart")
     secret: str | tuple[str, ...] = Field(
@@ -109,6 +114,13 @@ class GatewaySettings(StrictSettings):
     )
     upstream_ca: str = Field(
         default="", description="PEM file of the authorities that may have signed the upstream's certificate"
+    )
+    upstream_cert: str = Field(
+        default="", description="PEM file of a certificate and its chain that an https:// upstream is shown"
+    )
+    upstream_key: str = Field(default="", description="PEM file of its key")
+    tunnel_timeout: Seconds = Field(
+        default=300, description="seconds until a WebSocket that carries nothing, a ping neither, is closed"
     )
     trusted_proxies: tuple[str, ...] = Field(default=(), description="addresses whose X-Forwarded-* are believed")
     via: bool = Field(
@@ -226,6 +238,16 @@ class GatewaySettings(StrictSettings):
                 f"jwt: is missing, and a scope names a token's claim (jwt:{claims[0]}), which has to be verified: "
                 "set jwks in [jwt]"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _certified(self) -> "GatewaySettings":
+        pairs = {"tls_cert": "tls_key", "upstream_cert": "upstream_key"}
+        for given, missing in [*pairs.items(), *[(key, cert) for cert, key in pairs.items()]]:
+            if getattr(self, given) and not getattr(self, missing):
+                raise ValueError(f"{missing}: is missing, and {given} is set: give both")
+        if self.upstream_cert and not self.upstream.startswith("https://"):
+            raise ValueError("upstream_cert: is for an https:// upstream, and this one is not")
         return self
 
     @field_validator("encryption_keys")

@@ -112,6 +112,7 @@ class Metrics(Watch):
         self._cache_errors = {operation: columns.take() for operation in OPERATIONS}
         self._in_flight, self._waiting, self._buffered = columns.take(), columns.take(), columns.take()
         self._unread, self._readers_dropped = columns.take(), columns.take()
+        self._tunnels = columns.take()
         self._deaths, self._died_with = columns.take(), columns.take()
         self._unknown, self._sampled_at = columns.take(), columns.take()
         self._numbers = SharedNumbers(columns.count, workers)
@@ -125,7 +126,7 @@ class Metrics(Watch):
         """This process is worker ``index`` from now on: what its predecessor had under way is gone, what it counted stays."""
         self._numbers.take(index)
         self._row = self._numbers.row
-        for gauge in (self._in_flight, self._waiting, self._buffered, self._unread):
+        for gauge in (self._in_flight, self._waiting, self._buffered, self._unread, self._tunnels):
             self._row[gauge] = 0
         self._pending.enter(index)
 
@@ -139,7 +140,8 @@ class Metrics(Watch):
         lost = int(row[self._in_flight] + row[self._waiting])
         row[self._deaths] += 1
         row[self._died_with] += lost
-        row[self._in_flight] = row[self._waiting] = row[self._buffered] = row[self._unread] = 0
+        for gauge in (self._in_flight, self._waiting, self._buffered, self._unread, self._tunnels):
+            row[gauge] = 0
         self._pending.clear(index)
         return lost, records
 
@@ -188,6 +190,10 @@ class Metrics(Watch):
 
     def reader_dropped(self) -> None:
         self._row[self._readers_dropped] += 1
+
+    def tunnels_changed(self, change: int) -> None:
+        """Count tunnels that have begun, or ended."""
+        self._row[self._tunnels] += change
 
     def sampled(self, unknown: int) -> None:
         """Note how many records of the cache were found to read unknown. One process samples."""
@@ -247,6 +253,7 @@ class Metrics(Watch):
         yield _gauge("attempts_in_flight", total(self._in_flight))
         yield _gauge("buffered_bytes", total(self._buffered))
         yield _gauge("unread_bytes", total(self._unread))
+        yield _gauge("tunnels", total(self._tunnels))
         yield self._counter("readers_dropped", {(): self._readers_dropped})
         yield _gauge("outcomes_waiting", total(self._waiting))
         yield self._counter("worker_deaths", {(): self._deaths})

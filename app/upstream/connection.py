@@ -190,6 +190,22 @@ class UpstreamConnection(asyncio.Protocol):
             return False
         return not response.status or 0 <= declared_length(response.status, response.headers) <= SMALL
 
+    @property
+    def transport(self) -> asyncio.Transport | None:
+        """The transport, until it is gone or left to another protocol."""
+        return self._transport
+
+    def leave(self, reason: Exception) -> asyncio.Transport | None:
+        """End the exchange with ``reason``, which `head` raises, and leave the transport, open, to another protocol.
+
+        That one calls `connection_lost` at its end.
+        """
+        transport, self._transport = self._transport, None
+        self.error = reason
+        self.response.release()
+        self._wake()
+        return transport
+
     def forget(self) -> None:
         """End what `then` waits for, if it still does: else the connection carries another exchange by now."""
         if self.then is not None:

@@ -20,10 +20,12 @@ from functools import partial
 from typing import Final
 
 from oncegate.app.http1 import VIA, RequestRefused, RequestWriter, TrustedPeers
+from oncegate.app.settings.certificates import Certificate
 from oncegate.app.upstream.connection import UpstreamConnection
 from oncegate.app.upstream.outgoing import ClientLeft, Outgoing, watches
 from oncegate.app.upstream.pool import Upstream
 from oncegate.app.upstream.response import ResponseReader
+from oncegate.app.upstream.upgrade import UPGRADE, AnswerToUpgrade, Switched, SwitchedAway
 from oncegate.cache.errors import OncegateError
 from oncegate.middleware.admission.deadlines import Deadlines
 from oncegate.middleware.http.asgi import SCOPE_EXTENSION, AttemptView, Message, Receive, Scope, Send, respond
@@ -41,10 +43,11 @@ class Forwarder:
 
     Times are in seconds: ``connect_timeout`` until a connection is open (names and TLS included); ``response_timeout`` until
     the response's head, for requests that pass through (an enforced attempt's time limits are its owner's);
-    ``keepalive`` for idle connections. ``ca_file``: a PEM file instead of the system's authorities. ``trusted_proxies``:
-    addresses or networks whose ``X-Forwarded-*`` are believed. ``end_to_end``: request fields that ``Connection`` can't have
-    removed, besides the usual ones. ``via``: requests and responses that pass get a ``Via`` of ours. Raises `ValueError` for
-    a malformed URL or network, `OSError` for an unreadable CA file.
+    ``keepalive`` for idle connections. ``ca_file``: a PEM file instead of the system's authorities. ``certificate``: what
+    an https upstream is shown of us. ``trusted_proxies``: addresses or networks whose ``X-Forwarded-*`` are believed.
+    ``end_to_end``: request fields that ``Connection`` can't have removed, besides the usual ones. ``via``: requests and
+    responses that pass get a ``Via`` of ours. Raises `ValueError` for a malformed URL or network, `OSError` for an unreadable
+    CA file, `ConfigurationError` for a certificate that can't be used.
     """
 
     def __init__(
@@ -56,12 +59,18 @@ class Forwarder:
         keepalive: float = 1.5,
         max_idle: int = 1024,
         ca_file: str | None = None,
+        certificate: Certificate | None = None,
         trusted_proxies: Sequence[str] = (),
         end_to_end: Collection[str] = (),
         via: bool = True,
     ) -> None:
         self.upstream = Upstream(
-            upstream, connect_timeout=connect_timeout, keepalive=keepalive, ca_file=ca_file, max_idle=max_idle
+            upstream,
+            connect_timeout=connect_timeout,
+            keepalive=keepalive,
+            ca_file=ca_file,
+            certificate=certificate,
+            max_idle=max_idle,
         )
         address = self.upstream.address
         self._writer = RequestWriter(
@@ -100,6 +109,26 @@ class Forwarder:
         outgoing = Outgoing(connection, receive, timeout, self.watches(connection.loop))
         begin = partial(outgoing.begin, request, head, first)
         await self._finish(connection, outgoing, begin, send, scope["method"], view)
+
+    async def upgrade(self, scope: Scope, receive: Receive, send: Send, join: Callable[[Switched], None]) -> None:
+        """Forwards a request for a WebSocket, without a body. Where the upstream agrees, ``join`` is called, and nothing sent.
+
+        Else as an app; ``receive`` gives nothing but the client's leaving. Raises as an app does.
+        """
+        refusal: RequestRefused | None = None
+        try:
+            head = self._writer.head(scope).lines + UPGRADE
+            connection = await self.upstream.ready(new=True)
+        except RequestRefused as error:
+            refusal = error
+        if refusal is not None:
+            await _refuse(send, refusal)
+            return
+        AnswerToUpgrade(connection, scope, via=self._via, join=join)
+        outgoing = Outgoing(connection, receive, self._response_timeout, self.watches(connection.loop))
+        begin = partial(outgoing.begin_again, connection, (head, b""), is_head=False)
+        await self._finish(connection, outgoing, begin, send, scope["method"], None)
+        connection.error = None  # its traceback leads back to it, and a tunnel's connection lasts
 
     def begin(self, scope: Scope, headers: Headers, body: bytes) -> UpstreamConnection | None:
         """Sends a request whose body is whole, with ``headers``, over an idle connection, without waiting.
@@ -173,7 +202,7 @@ class Forwarder:
                 await send(start)
                 start = None
                 body = await _stream(connection, send)
-        except ClientLeft:
+        except (ClientLeft, SwitchedAway):
             return
         except (OutcomeUnknown, NotProcessed, asyncio.CancelledError):
             connection.abort()  # its exchange has no owner any more

@@ -3,21 +3,26 @@
 import asyncio
 import contextlib
 import socket
-import ssl
 from ipaddress import ip_address
 
+from oncegate.app.settings.certificates import Certificate, upstream_context
 from oncegate.app.settings.upstream_url import UpstreamAddress
 from oncegate.app.upstream.connection import UpstreamConnection
 from oncegate.middleware.outcome.errors import NotProcessed
 
 
 class Connector:
-    """A connector to the upstream at ``url``, within ``timeout`` seconds each time. ``ca_file``: PEM, for the system's."""
+    """A connector to the upstream at ``url``, within ``timeout`` seconds each time. ``ca_file``: PEM, for the system's.
 
-    def __init__(self, url: str, *, timeout: float, ca_file: str | None = None) -> None:
+    ``certificate``: what the upstream is shown of us.
+    """
+
+    def __init__(
+        self, url: str, *, timeout: float, ca_file: str | None = None, certificate: Certificate | None = None
+    ) -> None:
         self.address = UpstreamAddress.parse(url)
         self._timeout = timeout
-        self._ssl = _tls(ca_file) if self.address.scheme == "https" else None
+        self._ssl = upstream_context(ca_file, certificate) if self.address.scheme == "https" else None
 
     async def open(self) -> UpstreamConnection:
         """Open a connection, one address after the other. Raises `NotProcessed` with the last one's error."""
@@ -54,12 +59,6 @@ class Connector:
                 if left == 0:
                     raise
         raise OSError("the name has no address")
-
-
-def _tls(ca_file: str | None) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=ca_file)
-    context.set_alpn_protocols(["http/1.1"])
-    return context
 
 
 async def _look_up(loop: asyncio.AbstractEventLoop, host: str, port: int) -> list[str]:

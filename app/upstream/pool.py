@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from oncegate.app.settings.certificates import Certificate
 from oncegate.app.upstream.connection import UpstreamConnection
 from oncegate.app.upstream.opening import Connector
 from oncegate.middleware.outcome.errors import NotProcessed
@@ -24,13 +25,20 @@ class Upstream:
     ``connect_timeout`` (seconds) covers looking up the name, every address that it has, and TLS. Idle connections are kept for
     ``keepalive`` seconds, or less where the upstream announces less; 0 keeps none.
     ``max_idle`` is how many: room for as many as are in use at once, since each one without room costs a new
-    connection a moment later. ``ca_file``: PEM, instead of the system's.
+    connection a moment later. ``ca_file``: PEM, instead of the system's. ``certificate``: what the upstream is shown of us.
     """
 
     def __init__(
-        self, url: str, *, connect_timeout: float, keepalive: float, ca_file: str | None = None, max_idle: int = 1024
+        self,
+        url: str,
+        *,
+        connect_timeout: float,
+        keepalive: float,
+        ca_file: str | None = None,
+        certificate: Certificate | None = None,
+        max_idle: int = 1024,
     ) -> None:
-        self._connector = Connector(url, timeout=connect_timeout, ca_file=ca_file)
+        self._connector = Connector(url, timeout=connect_timeout, ca_file=ca_file, certificate=certificate)
         self.address = self._connector.address
         self._keepalive = keepalive
         self._max_idle = max_idle

@@ -2,7 +2,6 @@
 
 import asyncio
 import ssl
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +9,7 @@ from hiredis import ReplyError
 
 from oncegate.cache.errors import CacheError
 from oncegate.cache.record import ClaimRequest, Record, State
-from oncegate.cache.redis.calls import CallbackCall, ClaimCall, OutcomeCall, call_ending
+from oncegate.cache.redis.calls import CallbackCall, ClaimCall, OutcomeCall
 from oncegate.cache.redis.connection import faults
 from oncegate.cache.redis.connection.pipe import Bounds, PipelinedConnection
 from oncegate.cache.redis.scripts import ASKING, SCRIPTS, pack
@@ -188,9 +187,8 @@ def packed(parts: list[bytes]) -> Any:
     """Commands with these parts."""
     commands: list[Any] = [pack(*parts)]
     for script in SCRIPTS:
-        for call in (script.call, partial(call_ending, script)):
-            try:
-                commands.append(call(*parts))
-            except (TypeError, ValueError) as wrong:
-                commands.append(type(wrong).__name__)
+        try:
+            commands.append(script.call(*parts))
+        except (TypeError, ValueError) as wrong:
+            commands.append(type(wrong).__name__)
     return commands

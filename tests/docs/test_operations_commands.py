@@ -1,16 +1,18 @@
 """The commands of docs/operations.md about unknown outcomes and old records, typed as they stand there."""
 
 import re
+import socket
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
 import pytest
 
 from testing.caller import fresh_key
-from testing.command_line import invoke
+from testing.command_line import PATIENCE, invoke, running
 from testing.gateway import DEADLINE, Gateway
 from testing.ledger import Ledger, Reply
-from testing.servers import RedisServer
+from testing.servers import RedisServer, free_port
 
 PAGE = (Path(__file__).parents[2] / "docs/operations.md").read_text("utf-8")
 
@@ -99,3 +101,17 @@ def test_what_was_kept_for_one_caller_is_removed_and_for_nobody_else(folder: Pat
             assert [pay(*call) for call in calls] == [False, True]
         finally:
             gateway.end()
+
+
+def test_new_code_without_a_stop(folder: Path, redis_url: str) -> None:
+    (command,) = commands("New code without a stop")
+    assert command.split()[1:] == ["serve", "--config", "oncegate.toml", "--replace"]
+    port = free_port()
+    Path("oncegate.toml").write_text(f'upstream = "http://127.0.0.1:{port}"\ncache = "{redis_url}"\nport = {port + 1}')
+    with socket.create_server(("127.0.0.1", port)), ExitStack() as stack:
+        environment = {"RUNTIME_DIRECTORY": str(folder)}
+        old = stack.enter_context(running(*command.split()[1:-1], **environment))
+        old.url()
+        new = stack.enter_context(running(*command.split()[1:], **environment))
+        assert new.url() == old.url()
+        assert old.process.wait(PATIENCE) == 0

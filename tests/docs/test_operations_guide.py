@@ -10,16 +10,20 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from oncegate.app.factory import create_gateway
 from oncegate.app.settings.admin_tokens import AdminToken
+from oncegate.app.settings.certificates import ListenerTls
 from oncegate.app.settings.gateway import GatewaySettings
 from oncegate.prometheus import ConsumerMetrics, ProjectionMetrics, RelayMetrics
 from testing.asgi_client import Client
+from testing.certificates import Authority
 
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs/operations.md").read_text("utf-8")
 
 
-async def test_every_metric_is_told_of_and_no_other() -> None:
-    gateway = create_gateway(GatewaySettings(upstream="http://127.0.0.1:1"))
+async def test_every_metric_is_told_of_and_no_other(tmp_path: Path) -> None:
+    cert, key = Authority(tmp_path).issue()
+    settings = GatewaySettings(upstream="http://127.0.0.1:1", tls_cert=str(cert), tls_key=str(key))
+    gateway = create_gateway(settings, tls=ListenerTls.of(settings))
     client = await Client("GET", b"/_oncegate/metrics").call(gateway)
     families = list(text_string_to_metric_families(client.body.decode()))
     registry = CollectorRegistry()

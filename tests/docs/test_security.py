@@ -13,10 +13,12 @@ import httpx
 import pytest
 
 from testing import template
+from testing.certificates import Authority
 from testing.issuer import Issuer
 from testing.pages import BLOCK
 from testing.served import raw, served
 from testing.servers import RedisServer
+from testing.tls_served import listening
 from testing.upstreams import OK, Upstream, answering
 
 KEY, CREDENTIAL, COMMAND = "secret-key", "Bearer secret-token", b"secret command"
@@ -219,8 +221,20 @@ def test_the_page_s_app_without_what_it_recommends_shows_the_fault(
     assert re.search(r"AssertionError|KeyError", done.stderr)
 
 
+async def test_the_page_s_certificate_is_what_clients_are_shown(tmp_path: Path) -> None:
+    authority, advice = Authority(tmp_path), tomllib.loads(advised("toml", "tls_cert"))
+    assert set(advice) == {"tls_cert", "tls_key"}
+    own = dict(zip(advice, map(str, authority.issue()), strict=True))
+    async with (
+        Upstream(answering(OK)) as upstream,
+        listening(authority, upstream.url, **own) as there,
+        there.client() as client,
+    ):
+        assert (await client.get("/")).content == b"ok"
+
+
 def test_every_block_of_the_page_is_followed() -> None:
-    words = ("X-Api-Key", "[jwt]", "without_secrets", "def logged_in(")
+    words = ("tls_cert", "X-Api-Key", "[jwt]", "without_secrets", "def logged_in(")
     for language, block in BLOCK.findall(PAGE):
         if language:
             assert any(word in block for word in words), block

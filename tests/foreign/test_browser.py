@@ -1,6 +1,6 @@
 """A headless Chromium: a script of another origin reads problems, replays and a command's status where ``[cors]`` says so.
 
-Rules of docs/contract.md: R9.17.
+And it opens WebSockets. Rules of docs/contract.md: R9.17, R9.24.
 """
 
 import json
@@ -24,6 +24,7 @@ from testing.ledger import Ledger, Reply
 from testing.servers import RedisServer, bound
 from testing.waiting import wait_until
 from tests.foreign.conftest import HERE, fetched_or_skipped
+from tests.foreign.talking import Talking
 from tests.system.conftest import Start
 
 FLAGS = [
@@ -42,12 +43,13 @@ FLAGS = [
 
 
 class Page(BaseHTTPRequestHandler):
-    """page.html under any path, and where it reports to."""
+    """page.html under any path, socket.html under its own, and where they report to."""
 
     found: "Queue[Any]"
 
     def do_GET(self) -> None:
-        self._answer((HERE / "page.html").read_bytes())
+        name = "socket.html" if self.path.startswith("/socket") else "page.html"
+        self._answer((HERE / name).read_bytes())
 
     def do_POST(self) -> None:
         self.found.put(json.loads(self.rfile.read(int(self.headers["content-length"]))))
@@ -85,7 +87,16 @@ class Site:
 
     def read(self, origin: str, requests: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """What a script of ``origin`` reads of the answers to ``requests``. One without a URL is for the last Location."""
-        url = f"{origin}/?requests={quote(json.dumps(requests))}"
+        found: list[dict[str, Any]] = self._open(f"{origin}/?requests={quote(json.dumps(requests))}")
+        return found
+
+    def converse(self, origin: str, url: str) -> dict[str, Any]:
+        """What came of a WebSocket that a script of ``origin`` has opened to ``url``."""
+        found: dict[str, Any] = self._open(f"{origin}/socket?url={quote(url)}")
+        return found
+
+    def _open(self, url: str) -> Any:
+        """What the page at ``url`` reports."""
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
             running = subprocess.Popen(
                 bound(self._browser, *FLAGS, "--remote-debugging-port=0", f"--user-data-dir={profile}", url),
@@ -95,11 +106,10 @@ class Site:
                 start_new_session=True,
             )
             try:
-                found: list[dict[str, Any]] = self._found.get(timeout=DEADLINE)
+                return self._found.get(timeout=DEADLINE)
             finally:
                 os.killpg(running.pid, signal.SIGKILL)
                 running.wait()
-        return found
 
 
 @pytest.fixture(scope="module")
@@ -199,3 +209,29 @@ def test_with_cors_a_script_follows_its_command(
     assert accepted["status"] == 202
     assert (status["status"], status["body"]["status"]) == (200, "accepted")
     assert status["body"]["command"] == urlsplit(accepted["fields"]["location"]).path.rpartition("/")[2]
+
+
+def test_a_websocket_of_a_browser_passes(site: Site, start: Start) -> None:
+    with Talking() as talking:
+        gateway = start(talking.url).ready()
+        url = gateway.url.replace("http", "ws", 1) + "/talk?a=%2F"
+        first, _ = site.origins
+        found = site.converse(first, url)
+        assert found.pop("extensions").startswith("permessage-deflate")
+        assert found == {
+            "protocol": "b",
+            "origin": first,
+            "received": [True] * 3,
+            "code": 4000,
+            "reason": "done",
+            "wasClean": True,
+        }
+        assert talking.paths == ["/talk?a=%2F"]
+
+
+def test_a_websocket_under_enforcement_is_refused_to_a_browser(site: Site, start: Start) -> None:
+    with Talking() as talking:
+        gateway = start(talking.url, routes=[{"path": "/talk", "methods": ["GET"]}]).ready()
+        found = site.converse(site.origins[0], gateway.url.replace("http", "ws", 1) + "/talk")
+        assert (found["received"], found["code"], found["wasClean"]) == ([], 1006, False)
+        assert talking.paths == []

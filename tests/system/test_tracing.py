@@ -1,6 +1,6 @@
 """A gateway's spans, as an OTLP receiver gets them: of a request, its attempt, the calls of the cache; and where they lead.
 
-Rules of docs/contract.md: R4.37, R9.24, R9.25, R9.26.
+Rules of docs/contract.md: R4.37, R9.40, R9.41, R9.42.
 """
 
 import asyncio
@@ -13,6 +13,8 @@ from typing import Any
 
 import httpx
 import pytest
+from websockets.asyncio.client import connect
+from websockets.asyncio.server import ServerConnection, serve
 
 from oncegate.app.settings.admin_tokens import AdminToken
 from testing.command_line import ENVIRONMENT, invoke, run
@@ -151,6 +153,28 @@ async def test_what_passes_and_what_has_no_key_goes_on_with_the_trace(start: Sta
         assert span.attributes["http.route"] == "/payments/*"
         assert span.attributes["http.response.status_code"] == 201
     assert "oncegate.decision" not in passed.attributes
+
+
+async def test_the_span_of_a_websocket_is_that_of_its_handshake(start: Start, received: Receiver) -> None:
+    upgraded: list[str | None] = []
+
+    async def echo(connection: ServerConnection) -> None:
+        assert connection.request is not None
+        upgraded.append(connection.request.headers.get("traceparent"))
+        async for message in connection:
+            await connection.send(message)
+
+    async with serve(echo, "127.0.0.1", 0) as service:
+        port = service.sockets[0].getsockname()[1]
+        async with (
+            start(f"http://127.0.0.1:{port}") as client,
+            connect(f"ws://127.0.0.1:{client.base_url.port}/feed") as connection,
+        ):
+            await connection.send("a")
+            assert await connection.recv() == "a"
+            (span,) = await asyncio.to_thread(received.named, "GET")
+    assert span.attributes["http.response.status_code"] == 101
+    assert [str(each).rpartition("-")[0] for each in upgraded] == [f"00-{span.trace_id}-{span.span_id}"]
 
 
 @pytest.mark.parametrize("state", ["vendor=1,", "a=1,b=2", "t@v=x y"])

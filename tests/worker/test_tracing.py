@@ -1,6 +1,6 @@
 """One story, from a request to the consumer of what its command has published, as an OTLP receiver gets it.
 
-Rules of docs/contract.md: R9.26, R12.74.
+Rules of docs/contract.md: R9.42, R12.74.
 """
 
 import asyncio

@@ -88,8 +88,10 @@ GAUGES: Final = {
     "unread_limit_bytes": GaugeFamily(
         "What may wait for clients that take less than they are given, over all workers."
     ),
+    "tunnels": GaugeFamily("WebSockets that are open."),
     "cache_readable": GaugeFamily("Whether the cache answers."),
     "cache_writable": GaugeFamily("Whether it takes records."),
+    "tls_cert_ends_timestamp_seconds": GaugeFamily("When the certificate in use ends.", (), "mostrecent"),
     "memory_cache_bytes": GaugeFamily("What the records in memory count for."),
     "memory_cache_limit_bytes": GaugeFamily("What they may count for."),
     "records": GaugeFamily("Records of the cache, when they were counted.", ("state",)),

@@ -54,7 +54,7 @@ async def test_problems_carry_what_lets_scripts_read_them(
         keyed = await client.post("/x", headers=fields | {"Idempotency-Key": "k"}, content=b"a")
         refused = await client.post("/x", headers=fields | {"Idempotency-Key": '"'})
         large = await client.post("/x", headers=fields | {"Idempotency-Key": "l"}, content=b"a" * 1048577)
-        upgrade = await client.get("/x", headers=fields | {"Upgrade": "websocket", "Connection": "upgrade"})
+        upgrade = await client.put("/x", headers=fields | {"Upgrade": "websocket", "Connection": "upgrade"})
     answers = [unkeyed, keyed, refused, large, upgrade]
     assert [answer.status_code for answer in answers] == [502, 502, 400, 413, 501]
     assert [cross_origin(answer) for answer in answers] == [expected] * len(answers)

@@ -113,9 +113,10 @@ async def test_a_setting_says_whether_via_is_added(settings: dict[str, Any], via
         assert [request.values("via") for request in upstream.requests] == [via] * 2
 
 
-async def test_an_upgrade_is_refused_and_not_forwarded() -> None:
+async def test_an_upgrade_under_enforcement_is_refused_and_not_forwarded() -> None:
     upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ=="}
-    async with Upstream(answering(OK)) as upstream, served(upstream.url) as (client, _):
+    routes = [{"path": "/*", "methods": ["GET"]}]
+    async with Upstream(answering(OK)) as upstream, served(upstream.url, routes=routes) as (client, _):
         assert_problem(await client.get("/", headers=upgrade), 501, "upgrade-unsupported", retryable=False)
         assert upstream.arrivals == 0
 

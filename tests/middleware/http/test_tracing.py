@@ -1,6 +1,6 @@
 """The spans of an app's middleware: what the app traces in an attempt is a part of it, and each answer says what it was.
 
-Rules of docs/contract.md: R9.26, R12.74.
+Rules of docs/contract.md: R9.42, R12.74.
 """
 
 import asyncio
