@@ -20,7 +20,7 @@ from oncegate.app.settings.access_log import Selection
 from oncegate.app.settings.admin_tokens import AdminToken, parse
 from oncegate.app.settings.certificates import ListenerTls, upstream_certificate
 from oncegate.app.settings.digest import settings_digest
-from oncegate.app.settings.gateway import GatewaySettings
+from oncegate.app.settings.gateway import GatewaySettings, redact
 from oncegate.app.settings.sources import ConfigurationError
 from oncegate.app.telemetry.access_log import AccessLog
 from oncegate.app.telemetry.access_log import observed as access_log_observed
@@ -41,6 +41,8 @@ from oncegate.middleware.tokens.verifier import Tokens
 
 if TYPE_CHECKING:
     from oncegate.app.commands.submit import Submitter
+    from oncegate.app.gateway.tracing import GatewayTracing
+    from oncegate.app.telemetry.tracing import ProcessTracing
 
 CONNECT_TIMEOUT = 5.0
 """Seconds for a connection to the upstream, TLS included. Nothing was sent by then, so giving up early is safe."""
@@ -61,8 +63,8 @@ def create_gateway(
     ports speak, for metrics.
     ``before`` is the running gateway whose place it is to take: it goes on with what lasts of that one, and changes nothing
     there until its `Gateway.install`. ``reload`` is what operators have done by the page of that name.
-    Raises ``OSError`` where ``upstream_ca`` can't be read, `ConfigurationError` for ``upstream_cert``, `UnusableKeys` where no
-    token could be verified, ``ValueError`` for a URL that its user can't take.
+    Raises ``OSError`` where ``upstream_ca`` can't be read, `ConfigurationError` for ``upstream_cert`` and where spans are to be
+    sent and can't be, `UnusableKeys` where no token could be verified, ``ValueError`` for a URL that its user can't take.
     """
     rules = settings.idempotency
     policies = gateway_policies(settings)
@@ -83,6 +85,8 @@ def create_gateway(
         unshown=policies.unshown,
     )
     submitter = _submitter(settings, cache, metrics)
+    process = _process_tracing(settings) if before is None else before.lasting.tracing
+    tracing = None if process is None else _tracing(settings, process)
     middleware = IdempotencyMiddleware(
         forwarder,
         cache=cache,
@@ -102,13 +106,14 @@ def create_gateway(
         jwt=settings.jwt,
         date_header=True,  # uvicorn's own is off, so that forwarded responses keep the upstream's
         watch=metrics,
+        tracing=tracing,
     )
 
     door = middleware.door
     if before is None:
         readiness = Readiness(probe=forwarder.probe, cache=cache, write=write)
         access_log = _access_log(settings, metrics)
-        lasting = Lasting(cache, metrics, middleware, readiness, forwarder, tls, access_log)
+        lasting = Lasting(cache, metrics, middleware, readiness, forwarder, tls, access_log, process)
     else:
         lasting, readiness = before.lasting, before.lasting.readiness
         lasting.go_on_in(middleware)
@@ -148,6 +153,7 @@ def create_gateway(
         ),
         cors=cors,
         unshown=policies.unshown,
+        begun=None if tracing is None else tracing.begun,
     )
     if before is None:
         gateway.install()
@@ -200,6 +206,22 @@ def _labels(policies: Policies) -> tuple[list[tuple[str, Sequence[str]]], list[s
         [(policy.route, methods) for policy, methods in policies.with_methods()],
         [policy.route for policy in policies.all() if policy.submission is not None],
     )
+
+
+def _process_tracing(settings: GatewaySettings) -> "ProcessTracing | None":
+    """The traces of this process, if there are to be any. Raises `TracingRefused`."""
+    if not settings.tracing:
+        return None
+    from oncegate.app.telemetry.tracing import ProcessTracing
+
+    return ProcessTracing()
+
+
+def _tracing(settings: GatewaySettings, process: "ProcessTracing") -> "GatewayTracing":
+    """The traces of the gateway's requests."""
+    from oncegate.app.gateway.tracing import GatewayTracing  # needs the extra, which ``process`` has found
+
+    return GatewayTracing(process, redact(settings.upstream), settings.prefix)
 
 
 def gateway_policies(settings: GatewaySettings) -> Policies:

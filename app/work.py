@@ -37,6 +37,7 @@ from oncegate.middleware.rules.secret_check import check_secret
 
 if TYPE_CHECKING:
     from oncegate.app.server.pages import Pages
+    from oncegate.app.telemetry.tracing import ProcessTracing
 
 log = logging.getLogger("oncegate.worker")
 
@@ -68,7 +69,8 @@ def run_worker(settings: GatewaySettings, *, create: Callable[[GatewaySettings],
         maintenance = _maintenance(settings, executor)
         metrics, pages = create_metrics(settings)
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            work = _work(settings, executor, _in_redis(create(settings)), maintenance, metrics, pages)
+            tracing = create_tracing(settings)
+            work = _work(settings, executor, _in_redis(create(settings)), maintenance, metrics, pages, tracing)
             left, code = runner.run(work)
     except WorkerRefused as refusal:
         sys.stderr.write(f"oncegate: {refusal}\n")
@@ -139,6 +141,18 @@ def create_metrics(settings: GatewaySettings) -> "tuple[Watch, Pages] | tuple[No
     return ConsumerMetrics(worker.consumer_name, registry=pages.registry), pages
 
 
+def create_tracing(settings: GatewaySettings) -> "ProcessTracing | None":
+    """The traces of a worker's process; ``None`` where there are to be none. Raises `WorkerRefused`."""
+    if not settings.tracing:
+        return None
+    from oncegate.app.telemetry.tracing import ProcessTracing, TracingRefused
+
+    try:
+        return ProcessTracing()
+    except TracingRefused as refusal:
+        raise WorkerRefused(str(refusal)) from None
+
+
 def _maintenance(settings: GatewaySettings, executor: Executor) -> AbstractAsyncContextManager[None]:
     """Has the handler's inbox run what is parked while it is entered, and forget old markers, if it is to.
 
@@ -161,6 +175,7 @@ async def _work(
     maintenance: AbstractAsyncContextManager[None],
     metrics: Watch | None,
     pages: "Pages | None",
+    tracing: "ProcessTracing | None" = None,
 ) -> tuple[int, int]:
     """Run the worker; how many executions were left, and the exit code."""
     worker_settings, lease = settings.worker, settings.idempotency.lease
@@ -179,6 +194,7 @@ async def _work(
         settings=subscription_settings(settings),
         watch=metrics,
         name=worker_settings.name or "",
+        tracing=None if tracing is None else tracing.tracing.messages("redis", worker_settings.stream),
     )
     if isinstance(executor, Handler):
         try:
@@ -211,6 +227,9 @@ async def _work(
     )
     stop_by_signals(worker.stop)
     async with AsyncExitStack() as at_end:
+        if tracing is not None:
+            tracing.start(for_all=True)
+            at_end.push_async_callback(tracing.stop)
         for close in (reading.close, client.close, cache.close, executor.close):
             at_end.push_async_callback(close)
         if pages is not None:

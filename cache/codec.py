@@ -25,8 +25,8 @@ Where there is no response, a JSON object stands by itself: after byte 55 in fli
 otherwise. In that object, or in the head, are the record's own members (`RECORD_MEMBERS`), which come first: ``a`` (always 1),
 the mark of a submission, is where scripts look for it. Then come those of the trace (`TRACE_MEMBERS`), for people, any of which
 may be missing: ``g`` gateway, ``m`` method, ``r`` the route's pattern (none: the default one), ``n`` a note, ``b`` begin in Unix
-ms (it follows from ``t`` and ``d`` where both are there), ``d`` duration in ms. Nothing here but the two times knows which
-members there are: what is declared is written and read.
+ms (it follows from ``t`` and ``d`` where both are there), ``d`` duration in ms, ``c`` its span. Nothing here but these three
+knows which members there are: what is declared is written and read.
 
 The last member is the seal: the CRC-32 of all other bytes of the record, as 8 hex digits, then the length of the body in
 decimal ones. It is called as the state is (``S``, ``F``, ``U``), so that a script can detect a damaged state without computing
@@ -67,7 +67,7 @@ from oncegate.cache.record import (
     Trace,
     stored_response,
 )
-from oncegate.cache.trace import TIMES, TRACE_MEMBERS, Member, trace_of
+from oncegate.cache.trace import OF_ONE_ATTEMPT, SPAN_BYTES, TRACE_MEMBERS, Member, trace_of
 
 VERSION: Final = 1
 _named: Final = tuple.__new__
@@ -107,7 +107,7 @@ _FOUND_AT: Final = 46
 _OWN_NAMES: Final = frozenset([each.name for each in RECORD_MEMBERS])
 _OWN_BEGINS: Final = tuple([b'{"%b":' % name.encode() for name in _OWN_NAMES])
 """The ways in which an object begins that has members of the record's own."""
-_COMMON: Final = tuple([each for each in TRACE_MEMBERS if each.part not in TIMES])
+_COMMON: Final = tuple([each for each in TRACE_MEMBERS if each.part not in OF_ONE_ATTEMPT])
 _own_parts: Final[Callable[[object], Any]] = attrgetter(*[each.part for each in RECORD_MEMBERS])
 _common_parts: Final[Callable[[object], Any]] = attrgetter(*[each.part for each in _COMMON])
 """All that is declared, so that nothing is: what is packed once is found by all of it."""
@@ -120,7 +120,7 @@ def encode_claim(request: ClaimRequest) -> bytes:
         raise ValueError("a claim needs a 16-byte token and a 16-byte fingerprint")
     first, common, check = _common_of_flight(request.retention_ms, _own_parts(request), _common_parts(trace))
     begun, owner = trace.begun_at_ms, token + fingerprint
-    times = b'"b":%d,' % begun if begun and trace.took_ms is None else _times(trace)
+    times = b'"b":%d,' % begun if begun and trace.took_ms is None and not trace.span else _of_attempt(trace)
     check = crc32(owner, crc32(times, check))
     return b'\x01I%b%b%b%b"I":"%b"}' % (owner, first, common, times, b2a_hex(_CHECK.pack(check)))  # 1 is the version
 
@@ -141,7 +141,7 @@ def encode(record: Record, encryption: Encryption | None = None, key: bytes = b"
             _OUTCOME.pack(VERSION, code, token, fingerprint, attempt, 0),
             own,
             common,
-            _times(trace),
+            _of_attempt(trace),
         )
         return b'%b"%b":"%08x0"}' % (begin, code, crc32(begin))
     status, headers, body, completed_at_ms = response
@@ -158,7 +158,7 @@ def encode(record: Record, encryption: Encryption | None = None, key: bytes = b"
         head["o"] = 1
         body = b""
     # The begin follows from completion and duration.
-    times = _times(trace) if trace.took_ms is None else b'"d":%d,' % trace.took_ms
+    times = _of_attempt(trace) if trace.took_ms is None else b'"d":%d,%b' % (trace.took_ms, _span(trace))
     packed = b"{%b%b,%b%b" % (own, orjson.dumps(head)[1:-1], common, times)
     seal_end = b'%d"}' % len(body)
     length = len(packed) + _LENGTH_AT + len(seal_end)
@@ -170,7 +170,7 @@ def encode(record: Record, encryption: Encryption | None = None, key: bytes = b"
 def _encode_flight(record: Record) -> bytes:
     trace, former, token, fingerprint = record.trace, record.former, record.token, record.fingerprint
     _, common, check = _common_of_flight(record.retention_ms, _own_parts(record), _common_parts(trace))
-    times = _times(trace)
+    times = _of_attempt(trace)
     found = STATE_CODES[record.found] if former is None else _LAPSED
     left = (record.retention_ms, found, record.found_ms)
     fixed = _FLIGHT.pack(VERSION, b"I", token, fingerprint, record.attempt, *left)
@@ -179,10 +179,14 @@ def _encode_flight(record: Record) -> bytes:
     return b'%b%b%b"I":"%08x"}' % (fixed, common, times, crc32(token + fingerprint, crc32(times, check)))
 
 
-def _times(trace: Trace) -> bytes:
-    begun, took = trace.begun_at_ms, trace.took_ms
+def _of_attempt(trace: Trace) -> bytes:
+    begun, took, span = trace.begun_at_ms, trace.took_ms, _span(trace)
     began = b'"b":%d,' % begun if begun else b""
-    return began if took is None else b'%b"d":%d,' % (began, took)
+    return began + span if took is None else b'%b"d":%d,%b' % (began, took, span)
+
+
+def _span(trace: Trace) -> bytes:
+    return b'"c":%b,' % orjson.dumps(trace.span[:SPAN_BYTES]) if trace.span else b""
 
 
 def decode(

@@ -169,7 +169,8 @@ class ClaimRequest:
 
     ``token`` is 16 random bytes, fresh for each claim. The attempt is in flight for ``lease_ms``; then it reads ``UNKNOWN`` for
     ``retention_ms`` more. ``takeover`` are the states that the claim may take over, where the fingerprint is the same.
-    ``trace`` and ``submission`` are the record's (see `Record`), for as long as it is this attempt's.
+    ``trace`` and ``submission`` are the record's (see `Record`), for as long as it is this attempt's. To a claim that has a span
+    the record that it finds comes with its trace, too.
     """
 
     token: bytes

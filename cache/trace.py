@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 MAX_GATEWAY_BYTES: Final = 40
 MAX_NOTE_BYTES: Final = 200
 MAX_ROUTE_BYTES: Final = 80
+SPAN_BYTES: Final = 49
 DEFAULT_ROUTE: Final = "*"
 
 
@@ -22,6 +23,7 @@ class Trace:
 
     ``method`` and ``route`` are the request's method and the pattern of its route; empty where they aren't known.
     Times are Unix milliseconds on the gateway's clock, 0 where they aren't known; ``took_ms`` is ``None`` while it runs.
+    ``span`` is its place in a trace, the trace's id and its span's in hex with a ``-`` between; empty where none is kept.
     Nothing here decides anything, and every part is cut to a size that the memory of a store can bear.
     A part that is added is a member, too: `TRACE_MEMBERS`.
     """
@@ -32,6 +34,7 @@ class Trace:
     note: str
     method: str
     route: str
+    span: str
 
     def __init__(
         self,
@@ -41,6 +44,7 @@ class Trace:
         note: str = "",
         method: str = "",
         route: str = "",
+        span: str = "",
     ) -> None:
         self.gateway = gateway
         self.begun_at_ms = begun_at_ms
@@ -48,13 +52,19 @@ class Trace:
         self.note = note
         self.method = method
         self.route = route
+        self.span = span
 
     def ended(self, took_ms: int, note: str) -> "Trace":
         """The same, of the attempt that has ended."""
-        return Trace(self.gateway, self.begun_at_ms, took_ms, note, self.method, self.route)
+        return Trace(self.gateway, self.begun_at_ms, took_ms, note, self.method, self.route, self.span)
 
 
 NO_TRACE: Final = Trace()
+
+
+def trace_id_of(span: str) -> str:
+    """The id of the trace that ``span`` is a place in."""
+    return span.partition("-")[0]
 
 
 class Member(NamedTuple):
@@ -125,11 +135,12 @@ TRACE_MEMBERS: Final = (
     text("note", "n", MAX_NOTE_BYTES),
     Member("begun_at_ms", "b", lambda begun: begun or None, _read_begin),
     Member("took_ms", "d", lambda took: took, _read_duration),
+    text("span", "c", SPAN_BYTES),
 )
 """All parts of a `Trace`, in the order in which they are written."""
-TIMES: Final = frozenset(("begun_at_ms", "took_ms"))
-"""The parts that are another attempt's in each attempt: of the others, many have the same."""
-TRACE_TEXTS: Final = tuple([member.part for member in TRACE_MEMBERS if member.part not in TIMES])
+OF_ONE_ATTEMPT: Final = frozenset(("begun_at_ms", "took_ms", "span"))
+"""The parts that are other ones in each attempt: of the others, many have the same."""
+TRACE_TEXTS: Final = tuple([member.part for member in TRACE_MEMBERS if member.part not in OF_ONE_ATTEMPT])
 """The others: texts, empty where they aren't known."""
 
 

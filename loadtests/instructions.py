@@ -39,9 +39,10 @@ MODES = {
     "gateway": ("GET that passes", "POST without a key", "first request", "replay"),
     "app": ("no key", "first request", "replay"),
 }
-OPTIONS = ("secret", "jwt", "encryption", "shadow", "access_log")
+OPTIONS = ("secret", "jwt", "encryption", "shadow", "access_log", "tracing", "sampling")
 """What a gateway may be asked to do besides; ``jwt``: its callers are known by a token's claims, of an elliptic key; ``shadow``:
-it enforces nothing, and observes all; ``access_log``: a line in JSON for each request, into a file."""
+it enforces nothing, and observes all; ``access_log``: a line in JSON for each request, into a file; ``tracing``: the spans of all
+requests are made and sent, ``sampling``: of one in a hundred."""
 CREDENTIAL = "0123456789abcdef"
 
 
@@ -168,7 +169,7 @@ def _counted(checkout: Checkout, door: str, valgrind: str, rounds: int) -> Itera
             command = [python, script, "serve", "--upstream", upstream.url, "--cache", url, "--port", str(port)]
         else:
             command = [python, "-m", "loadtests.app", "oncegate", str(port), url, "patient"]
-        settings, credential = given(checkout.option, folder)
+        settings, credential = given(checkout.option, folder, collector=upstream.url if door == "gateway" else "")
         environment = {"PYTHONHASHSEED": "0", "ONCEGATE_CACHE_TIMEOUT": PATIENCE, **settings}
         if checkout.path is not None:
             environment["PYTHONPATH"] = str(checkout.path)
@@ -202,8 +203,12 @@ def _counted(checkout: Checkout, door: str, valgrind: str, rounds: int) -> Itera
             yield mode, counted(valgrind, server) / (rounds * CONNECTIONS)
 
 
-def given(option: str, folder: Path) -> tuple[dict[str, str], str]:
-    """The settings for one of `OPTIONS`, and what clients bring for a credential."""
+def given(option: str, folder: Path, collector: str = "") -> tuple[dict[str, str], str]:
+    """The settings for one of `OPTIONS`, and what clients bring for a credential. ``collector`` takes spans."""
+    if option in ("tracing", "sampling"):
+        share = "1" if option == "tracing" else "0.01"
+        sampler = {"OTEL_TRACES_SAMPLER": "parentbased_traceidratio", "OTEL_TRACES_SAMPLER_ARG": share}
+        return {"ONCEGATE_TRACING": "true", "OTEL_EXPORTER_OTLP_ENDPOINT": collector, **sampler}, CREDENTIAL
     if option == "secret":
         return {"ONCEGATE_SECRET": os.urandom(32).hex()}, CREDENTIAL
     if option == "shadow":

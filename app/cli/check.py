@@ -80,6 +80,10 @@ def check(
             gateway_admin_token()
             if against is not None and "://" not in against:
                 other = load(without_none(options), against)
+            if settings.tracing:
+                from oncegate.app.telemetry.tracing import ProcessTracing
+
+                ProcessTracing()
         except ConfigurationError as error:
             _show([Finding("configuration", Severity.FAILED, str(error))], as_json=as_json)
             sys.exit(2)

@@ -92,11 +92,13 @@ class ForwardedCommands:
 
     def _fields(self, command: Command, context: CommandContext, policy: Policy) -> list[tuple[bytes, bytes]]:
         travelled = command.headers or (("content-type", command.content_type),)
+        if context.traceparent != command.traceparent:  # traced here: what the service does is a part of this attempt
+            travelled = tuple([field for field in travelled if field[0] != "traceparent"])
         fields = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in travelled]
         names = {name for name, _ in fields}
         others = [
             (b"x-correlation-id", command.correlation.encode("latin-1")),
-            (b"traceparent", command.traceparent.encode("latin-1")),
+            (b"traceparent", context.traceparent.encode("latin-1")),
         ]
         if names.isdisjoint(policy.key_names):  # else it goes on as it came, quoted or not
             others.append((policy.key_names[0], key_line(command.key).encode()))

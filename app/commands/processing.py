@@ -125,6 +125,7 @@ class Processing:
                 sent_at=broker_time(sent_ms(b"%d" % command.accepted_at_ms, entry)),
                 aggregate=command.aggregate,
                 sequence=command.sequence,
+                traceparent=command.traceparent,
             )
         )
 
@@ -143,6 +144,9 @@ class Processing:
     async def _execute(self, execution: Execution, command: Command, entry: bytes) -> float:
         """Execute a command that is to run and record what came of it; the least seconds until another attempt."""
         context = context_of(command, entry.decode(), execution.attempt, self._nameless)
+        trace = execution.context.trace
+        if trace is not None:
+            context = replace(context, traceparent=trace.traceparent)
         timeout = self._subscription.settings.attempt_timeout if self._executor.can_be_cut else None
         after = 0.0
         try:

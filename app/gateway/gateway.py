@@ -38,7 +38,8 @@ class Gateway:
     """``forward`` is the way to the upstream, with the middleware in front of it.
 
     `start` and `stop` belong to the lifespan. ``lasting`` is what this gateway shares with those before and after it;
-    ``install`` has that go by this one's settings. ``sample`` runs from start to stop, in one process.
+    ``install`` has that go by this one's settings. ``sample`` runs from start to stop, in one process. ``begun`` is called with
+    each request when its turn has come.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Gateway:
         cors: CrossOrigin | None = None,
         ops_port: int = 0,
         unshown: frozenset[bytes] = frozenset(),
+        begun: Callable[[InboundRequest], None] | None = None,
     ) -> None:
         self.lasting = lasting
         self.install = install
@@ -69,6 +71,7 @@ class Gateway:
         """The headers whose values are nobody's request id, so that the log shows none of them."""
         self.unread = lasting.middleware.door.unread
         """The count of what waits for clients, kept by connections."""
+        self.begun = begun
         self.operations = operations
         self.readiness = readiness
         self.refusal: str | None = None
@@ -190,8 +193,7 @@ class Gateway:
 
         Raises `StartRefused` where it can't hold the guarantees; starts all the same where it is away.
         """
-        if self.access_log is not None:
-            self.access_log.lines.start()
+        self.lasting.start()
         if self.tokens is not None:
             self.tokens.source.refresh()
         try:

@@ -1,6 +1,7 @@
 """What of a gateway outlasts its configuration: records, counts, attempts in flight, and what waits for clients."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from oncegate.app.operators.readiness import Readiness
 from oncegate.app.settings.certificates import ListenerTls
@@ -11,6 +12,9 @@ from oncegate.cache.store import Cache
 from oncegate.middleware.http.middleware import IdempotencyMiddleware
 from oncegate.middleware.http.shadow import shadow_of
 from oncegate.middleware.tokens.verifier import Tokens
+
+if TYPE_CHECKING:
+    from oncegate.app.telemetry.tracing import ProcessTracing
 
 
 @dataclass(slots=True)
@@ -28,8 +32,16 @@ class Lasting:
     forwarder: Forwarder
     tls: ListenerTls | None = None
     access_log: AccessLog | None = None
+    tracing: "ProcessTracing | None" = None
     tokens: Tokens | None = None
     drain_timeout: float = 0.0
+
+    def start(self) -> None:
+        """Begin to write and to send what is said of requests, in this process."""
+        if self.access_log is not None:
+            self.access_log.lines.start()
+        if self.tracing is not None:
+            self.tracing.start()
 
     def go_on_in(self, middleware: IdempotencyMiddleware) -> None:
         """Have the requests of ``middleware`` count with those that are in flight, and meet them."""
@@ -49,3 +61,5 @@ class Lasting:
         """Close the connections to the upstream and to the cache."""
         await self.forwarder.close()
         await self.cache.close()
+        if self.tracing is not None:
+            await self.tracing.stop()

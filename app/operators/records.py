@@ -10,7 +10,7 @@ from oncegate.cache.errors import RecordUnreadable
 from oncegate.cache.fields import HOP_BY_HOP
 from oncegate.cache.record import MAX_ROUTE_BYTES, Claim, State, StoredResponse
 from oncegate.cache.store import Cache
-from oncegate.cache.trace import TRACE_TEXTS
+from oncegate.cache.trace import TRACE_TEXTS, trace_id_of
 from oncegate.cache.transitions import Resolution, ResolveRequest
 from oncegate.middleware.outcome.instants import instant
 from oncegate.middleware.outcome.problems import original_result
@@ -249,6 +249,7 @@ def summarise(held: Claim) -> dict[str, Any]:
         "ended_at": instant(record.response.completed_at_ms) if record.response else None,
         "took": None if trace.took_ms is None else trace.took_ms / 1000,
         **{name: getattr(trace, name) or None for name in TRACE_TEXTS},
+        "trace_id": trace_id_of(trace.span) or None,
         "status": record.response.status if record.response else None,
         "lease_left": (held.remaining_ms - record.retention_ms) / 1000 if in_lease else None,
         "expires_in": held.remaining_ms / 1000,

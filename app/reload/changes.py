@@ -23,6 +23,7 @@ AFTER_RESTART: Final = (
     "sample_records",
     "access_log",
     "access_log_file",
+    "tracing",
 )
 """Settings of what a process has had since its start: sockets, memory that workers share, the cache and what is there."""
 

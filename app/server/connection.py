@@ -328,6 +328,8 @@ class InboundConnection(asyncio.Protocol):
         served = self.served
         self.failure, direct = served.failure, served.direct
         try:
+            if served.begun is not None:
+                served.begun(request)
             if direct is not None and not request.upgrades and request.is_whole and direct(request):
                 return
         except Exception as error:  # noqa: BLE001 - logged as of an app that raises, which is what a task would do

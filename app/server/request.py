@@ -8,7 +8,7 @@ dropped silently: the app learns of it by ``http.disconnect``.
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
@@ -71,7 +71,9 @@ class InboundRequest:
         "is_whole",
         "keep_alive",
         "loop",
+        "on_end",
         "scope",
+        "status",
         "task",
         "upgrades",
     )
@@ -90,6 +92,10 @@ class InboundRequest:
         self.begun = False
         self.gone = False
         self.upgrades = upgrades
+        self.status = 0
+        """The response's, once it has one."""
+        self.on_end: Callable[[int], None] | None = None
+        """Called once with the status when the response has ended, or its client has left: 0 where there was none by then."""
         self.task: asyncio.Task[None] | None = None
         self.loop = connection.loop
         self._connection = connection
@@ -166,6 +172,8 @@ class InboundRequest:
     def leave(self) -> None:
         """The client is gone."""
         self.gone = not self._complete
+        if self.on_end is not None:
+            self._notify_end()
         self._wake()
 
     async def receive(self) -> Message:
@@ -204,6 +212,9 @@ class InboundRequest:
         if channel is not None:
             self._body = b""
             self._complete = True
+            if self.on_end is not None:
+                self.status = 101
+                self._notify_end()
             self._wake()
         return channel
 
@@ -233,6 +244,8 @@ class InboundRequest:
                 self.leave()
             elif not more:
                 self._complete = True
+                if self.on_end is not None:
+                    self._notify_end()
                 self._wake()
                 connection.answered(self.keep_alive)
         elif kind == "http.response.start" and not self.begun:
@@ -266,6 +279,8 @@ class InboundRequest:
         self.begun = True
         if connection.write(head, data) if len(data) > _ONE_WRITE else connection.write(head + data):
             self._complete = True
+            if self.on_end is not None:
+                self._notify_end()
             if self._news is not None:
                 self._news.set()
             connection.answered(self.keep_alive)
@@ -280,6 +295,7 @@ class InboundRequest:
 
     def _framed_head(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> bytes:
         """Status line and fields, with the framing that the body will have."""
+        self.status = status
         lines = [_STATUS_LINES[status], *map(_line_of, headers)]
         fields = dict(headers)
         if b"connection" in fields or b"transfer-encoding" in fields:
@@ -327,17 +343,25 @@ class InboundRequest:
                 raise RuntimeError("the body is not as long as its Content-Length says")
         return body
 
+    def _notify_end(self) -> None:
+        on_end, self.on_end = self.on_end, None
+        if on_end is not None:
+            on_end(self.status)
+
     def _break_off(self) -> None:
         """The app has ended before its response: answer an error where nothing was sent yet, and close."""
         if self.begun:
             self.write_head()
         else:
             self._connection.write(self._failure())
+        if self.on_end is not None:
+            self._notify_end()
         self._connection.close()
 
     def _failure(self) -> bytes:
         failure = self._connection.failure
         if failure is None:
+            self.status = 500
             return _FAILED
         answer = failure(self.scope)
         self.keep_alive = False

@@ -194,6 +194,10 @@ class GatewaySettings(StrictSettings):
         description="which requests have a line: decisions, statuses and durations, one of which must hold; with ! in front "
         'one that must not: ["4xx", "5xx", ">500ms", "!operations"]',
     )
+    tracing: bool = Field(
+        default=False,
+        description="send OpenTelemetry spans by OTLP, as the environment says (OTEL_*); needs pip install oncegate[otel]",
+    )
     idempotency: IdempotencySettings = Field(
         default_factory=IdempotencySettings, description="the rules for all routes"
     )

@@ -121,7 +121,8 @@ class MemoryCache(CallbackCache, by_callback=True):
         with self._guard:
             now_ms = self._now_ms()
             self._entries.sweep(now_ms)
-            held = self._read(key, now_ms)
+            traced = bool(request) and isinstance(request[0], ClaimRequest) and request[0].trace.span != ""
+            held = self._read(key, now_ms, traced=traced)
             move = transition(held, *request, **options)
             if move.ttl_ms == REMOVED:
                 self._entries.drop(key)

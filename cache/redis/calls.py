@@ -144,7 +144,8 @@ class ClaimCall(CallbackCall[Claim]):
         won, data, remaining_ms = reply
         if not isinstance(data, bytes) or type(remaining_ms) is not int:
             raise RecordUnreadable(_ODD)
-        record = decode(data, remaining_ms, encryption=self._encryption, key=self.key)
+        traced = self._request.trace.span != ""
+        record = decode(data, remaining_ms, traced=traced, encryption=self._encryption, key=self.key)
         return Claim(won == 1, record, remaining_ms)
 
     def came_late(self, reply: Reply) -> None:

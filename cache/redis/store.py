@@ -8,6 +8,7 @@ A first request costs two commands, a replay one. All callers of a loop share on
 import asyncio
 import re
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 from hiredis import ReplyError
 
@@ -59,6 +60,7 @@ class RedisCache(CallbackCache, by_callback=True):
     """
 
     __slots__ = ("_claim_call", "client", "encryption", "past_maxmemory")
+    system: ClassVar = "redis"
 
     def __init__(self, client: RedisClient, *, encryption: Encryption | None = None) -> None:
         if not isinstance(client, RedisClient):

@@ -28,7 +28,7 @@ _IN_FLIGHT_HEAD: Final = bytes((VERSION,)) + b"I"
 class CallDecision(Generic[Result]):
     """Decides one call, step by step: `begin` or `found` give the step to be made next, ``None`` once there is an ``answer``."""
 
-    __slots__ = ("_law", "_tries", "answer", "encryption", "key", "looks_first", "until_ms")
+    __slots__ = ("_law", "_tries", "answer", "encryption", "key", "looks_first", "traced", "until_ms")
 
     answer: Result
 
@@ -38,6 +38,8 @@ class CallDecision(Generic[Result]):
         """The instant after which nothing is written any more, by the database's clock; 0: there is none."""
         self._law = law
         self.encryption = encryption
+        self.traced = False
+        """What is there is read with its trace."""
         self.looks_first = True
         """It may be answered by what is there, so that a look that costs little comes first."""
         self._tries = 0
@@ -66,7 +68,8 @@ class CallDecision(Generic[Result]):
         return self._decide(held, Expected.WHOLE, row)
 
     def _decoded(self, row: Row) -> Record:
-        return decode(row.data, row.remaining_ms, encryption=self.encryption, key=self.key.encode())
+        key = self.key.encode()
+        return decode(row.data, row.remaining_ms, traced=self.traced, encryption=self.encryption, key=key)
 
     def _decide(self, held: Claim | None, expected: Expected, row: Row | None) -> Swap | None:
         move = self._law(held)

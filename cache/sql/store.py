@@ -33,7 +33,7 @@ class SqlCache(CallbackCache, by_callback=True):
     ``timeout`` (s) bounds each call. Several event loops may use one cache.
     """
 
-    __slots__ = ("_closed", "_lines", "_open_rows", "_timeout", "encryption")
+    __slots__ = ("_closed", "_lines", "_open_rows", "_timeout", "encryption", "system")
 
     def __init__(
         self,
@@ -42,7 +42,9 @@ class SqlCache(CallbackCache, by_callback=True):
         timeout: float,
         encryption: Encryption | None = None,
         closed: Callable[[], None] = lambda: None,
+        system: str = "",
     ) -> None:
+        self.system = system
         self._open_rows = open_rows
         self._timeout = timeout
         self.encryption = encryption
@@ -65,13 +67,22 @@ class SqlCache(CallbackCache, by_callback=True):
 
             file = SqliteFile(SqliteAddress(url), timeout, SteadyClock())
             return cls(
-                lambda loop: SqliteRows(file, loop, timeout), timeout=timeout, encryption=encryption, closed=file.close
+                lambda loop: SqliteRows(file, loop, timeout),
+                timeout=timeout,
+                encryption=encryption,
+                closed=file.close,
+                system="sqlite",
             )
         from oncegate.cache.sql.postgresql.address import PostgresAddress
         from oncegate.cache.sql.postgresql.rows import PostgresRows
 
         address = PostgresAddress(url)
-        return cls(lambda loop: PostgresRows(address, loop, timeout), timeout=timeout, encryption=encryption)
+        return cls(
+            lambda loop: PostgresRows(address, loop, timeout),
+            timeout=timeout,
+            encryption=encryption,
+            system="postgresql",
+        )
 
     @property
     def timeout(self) -> float:
@@ -115,6 +126,7 @@ class SqlCache(CallbackCache, by_callback=True):
 
     def _claim_call(self, key: str, request: ClaimRequest, adopt: Adopt | None, then: Then[Claim]) -> ClaimCall:
         decision = ClaimDecision(key, lambda held: transitions.claim(held, request), self.encryption)
+        decision.traced = request.trace.span != ""
         return ClaimCall(decision, request, adopt, then)
 
     async def renew(self, key: str, *, token: bytes, lease_ms: int) -> bool:

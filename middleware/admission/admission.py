@@ -227,13 +227,14 @@ class Admissions:
         if slot is not None:  # without one the record was only read: there is nothing to run, or to give back
             request.claiming = NO_CLAIM
             shared = self.in_flight.shared
-            if shared.is_watched:
-                request.at_cache += shared.answered("claim", answer, claiming.sent)
+            if shared.is_watched or request.trace is not None:
+                request.at_cache += shared.answered("claim", answer, claiming.sent, request.trace)
             if isinstance(answer, Claim):
                 if answer.won:  # its slot is the attempt's from now on
                     in_flight, number = self.in_flight, answer.record.attempt
                     if attempt is None:
-                        attempt = Attempt(in_flight, request.key, claiming.claim, request.policy, claiming.sent, slot)
+                        claim, policy, sent = claiming.claim, request.policy, claiming.sent
+                        attempt = Attempt(in_flight, request.key, claim, policy, sent, slot, request.trace)
                     attempt.number = attempt.lease.number = number
                     slot.won(is_new=number == 1)
                     if in_flight.owed.by_key:

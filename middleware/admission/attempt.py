@@ -23,6 +23,7 @@ from oncegate.middleware.admission.observe import NOBODY, WATCH_FAILED, Watch
 from oncegate.middleware.admission.owed import OwedOutcomes
 from oncegate.middleware.admission.shared import Shared, notify
 from oncegate.middleware.admission.slots import Slot, Slots
+from oncegate.middleware.admission.tracing import AttemptTrace
 from oncegate.middleware.rules.key import record_id
 from oncegate.middleware.rules.policy import Policy
 
@@ -56,6 +57,7 @@ class Attempt:
         "refused",
         "settled_at",
         "slot",
+        "trace",
         "visible",
     )
 
@@ -67,6 +69,7 @@ class Attempt:
         policy: Policy,
         held_since: float,
         slot: Slot | None,
+        trace: AttemptTrace | None = None,
     ) -> None:
         self.key = key
         self.claim = claim
@@ -74,6 +77,7 @@ class Attempt:
         self.policy = policy
         self.slot = slot
         """``None`` where it takes none, or not any more."""
+        self.trace = trace
         self.number = 0
         self.lease = Lease(in_flight.shared, key, claim.token, policy, held_since)
         self.settled_at = 0.0
@@ -164,6 +168,8 @@ class Attempt:
                 shared.watch.attempt_settled(self.policy.route, state, seconds)
             except Exception:  # as `notify`, which each request would pay for
                 log.exception(WATCH_FAILED)
+        if self.trace is not None:
+            self.trace.settled(state, self.number)
         if self.number:
             self._write(lease.loop or asyncio.get_running_loop(), self._written)
         else:
@@ -179,8 +185,9 @@ class Attempt:
 
     def _written(self, answer: object) -> None:
         shared = self._in_flight.shared
-        if shared.is_watched:
-            shared.answered("release" if self.outcome is None else "complete", answer, self.settled_at)
+        if shared.is_watched or self.trace is not None:
+            operation = "release" if self.outcome is None else "complete"
+            shared.answered(operation, answer, self.settled_at, self.trace)
         if isinstance(answer, Exception):  # a cache of one's own may raise anything: it is tried again
             log.warning("record %s: the outcome is not recorded yet: %s", self.named, answer, extra=self.lease.ids())
             self._in_flight.keep_trying(self)
@@ -216,8 +223,8 @@ class Attempt:
         reply: asyncio.Future[bool | Exception] = loop.create_future()
         self._write(loop, partial(set_reply, reply))
         answer = await reply
-        if shared.is_watched:
-            shared.answered("release" if self.outcome is None else "complete", answer, sent)
+        if shared.is_watched or self.trace is not None:
+            shared.answered("release" if self.outcome is None else "complete", answer, sent, self.trace)
         if isinstance(answer, Exception):
             raise answer
         if not answer and self.outcome is not None:

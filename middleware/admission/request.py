@@ -11,6 +11,7 @@ from typing import Final
 from oncegate.cache.record import TOKEN_BYTES, Claim, ClaimRequest, Trace, takes_over
 from oncegate.middleware.admission.attempt import Attempt, InFlight
 from oncegate.middleware.admission.slots import Slot
+from oncegate.middleware.admission.tracing import AttemptTrace
 from oncegate.middleware.rules.policy import Policy
 
 _MOST_OF_HOST: Final = 32
@@ -104,6 +105,7 @@ class AdmissionRequest:
         "raise_on_duplicate",
         "rotation",
         "submission",
+        "trace",
         "until",
         "whole",
     )
@@ -119,6 +121,7 @@ class AdmissionRequest:
         whole: bytes = b"",
         method: str = "",
         rotation: Rotation | None = None,
+        trace: AttemptTrace | None = None,
     ) -> None:
         self.key = key
         self.fingerprint = fingerprint
@@ -129,6 +132,7 @@ class AdmissionRequest:
         self.raise_on_duplicate = raise_on_duplicate
         self.submission = submission
         self.rotation = rotation
+        self.trace = trace
         self.claiming = NO_CLAIM
         self.at_cache = 0.0
 
@@ -138,7 +142,7 @@ class AdmissionRequest:
 
     def prepare(self, in_flight: InFlight) -> None:
         """Make the claim of the record under ``key``, under a token of its own, once there is a slot for it."""
-        policy, claiming = self.policy, self.claiming
+        policy, claiming, trace = self.policy, self.claiming, self.trace
         claiming.sent = monotonic()
         claiming.claim = ClaimRequest(
             os.urandom(TOKEN_BYTES),
@@ -153,6 +157,7 @@ class AdmissionRequest:
                 "",
                 self.method,
                 policy.route if self.method else "",
+                "" if trace is None else trace.span,
             ),
             self.submission,
         )
@@ -162,7 +167,7 @@ class AdmissionRequest:
     def attempt(self, in_flight: InFlight) -> Attempt:
         """The attempt that the claim under way is made for."""
         claiming = self.claiming
-        return Attempt(in_flight, self.key, claiming.claim, self.policy, claiming.sent, claiming.slot)
+        return Attempt(in_flight, self.key, claiming.claim, self.policy, claiming.sent, claiming.slot, self.trace)
 
     def may_take_over(self, found: Claim) -> bool:
         """Whether what is ``found`` may be claimed."""

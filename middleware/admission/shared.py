@@ -11,6 +11,7 @@ from oncegate.cache.errors import CacheError
 from oncegate.cache.store import Cache, callbacks
 from oncegate.middleware.admission.deadlines import LoopDeadlines
 from oncegate.middleware.admission.observe import NOBODY, WATCH_FAILED, Watch
+from oncegate.middleware.admission.tracing import AttemptTrace
 
 log = logging.getLogger("oncegate.attempt")
 
@@ -37,10 +38,14 @@ class Shared:
         self.limits = LoopDeadlines()
         self.background: set[asyncio.Task[None]] = set()
 
-    def answered(self, operation: str, answer: object, sent: float) -> float:
-        """Notify ``watch`` of the cache's answer, perhaps an error, to what was sent at ``sent``: so many seconds ago."""
+    def answered(self, operation: str, answer: object, sent: float, trace: AttemptTrace | None = None) -> float:
+        """Notify ``watch``, and a ``trace``, of the cache's answer, perhaps an error, to what was sent at ``sent``: so many
+        seconds ago.
+        """
         seconds = monotonic() - sent
         try:
+            if trace is not None:
+                trace.cache_answered(operation, answer, sent)
             if isinstance(answer, Exception):
                 self.watch.cache_failed(operation, seconds)
             else:

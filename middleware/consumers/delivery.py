@@ -49,6 +49,7 @@ class Delivery:
       forgotten what is too old.
     - ``aggregate``, ``sequence``: the id of what the message is about, and its number among the messages about that, for an
       inbox that keeps their order.
+    - ``traceparent``: the place in a trace at which it was sent (W3C Trace Context).
 
     A key or payload of another kind is not refused here: a message may bring anything, and the decision about it is
     ``REJECTED``. What must not be logged is not in its ``repr``.
@@ -65,6 +66,7 @@ class Delivery:
     sent_at: datetime | None = None
     aggregate: str = field(default="", repr=False)
     sequence: int | None = None
+    traceparent: str = ""
 
     def __post_init__(self) -> None:
         if self.sent_at is not None and not isinstance(self.sent_at, datetime):

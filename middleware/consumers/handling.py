@@ -44,9 +44,13 @@ def current() -> tuple[DeliveryContext, ...]:
 def executing(*contexts: DeliveryContext) -> Iterator[None]:
     """Within it, and in the tasks and threads that are started in it, ``contexts`` are `current`."""
     token = _CURRENT.set(contexts)
+    trace = contexts[0].trace if len(contexts) == 1 else None
+    leave = None if trace is None else trace.enter()  # of a batch's, none is the one that is executed
     try:
         yield
     finally:
+        if leave is not None:
+            leave()
         with suppress(ValueError):  # closed from elsewhere, as by the garbage collector: its context is another one
             _CURRENT.reset(token)
 

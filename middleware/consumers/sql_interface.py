@@ -10,6 +10,7 @@ from oncegate.cache.redis.streams.commands import run_command, stream_client
 from oncegate.cache.seconds import given_seconds
 from oncegate.middleware.admission.observe import Watch
 from oncegate.middleware.admission.shared import notify
+from oncegate.middleware.admission.tracing import Traces
 from oncegate.middleware.consumers.addresses import Rejected, command_key, delivery_fingerprint
 from oncegate.middleware.consumers.begun import Begun
 from oncegate.middleware.consumers.delivery import Delivery, DeliveryDecision, SubscriptionSettings, check_names
@@ -61,6 +62,7 @@ __all__ = [
     "State",
     "StoredResponse",
     "SubscriptionSettings",
+    "Traces",
     "Watch",
     "aggregate_digest",
     "annotations_of",

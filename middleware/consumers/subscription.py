@@ -28,6 +28,7 @@ from oncegate.middleware.admission.lease import LeaseLost, Unconfirmed
 from oncegate.middleware.admission.observe import Watch
 from oncegate.middleware.admission.request import Address, AdmissionRequest, Rotation
 from oncegate.middleware.admission.shared import notify
+from oncegate.middleware.admission.tracing import DeliveryTrace, Traces
 from oncegate.middleware.consumers.addresses import Addresses, Rejected, attempts_before
 from oncegate.middleware.consumers.begun import Begun, Execution, decided
 from oncegate.middleware.consumers.delivery import (
@@ -78,6 +79,7 @@ class Subscription:
     - ``settings``: its rules.
     - ``watch``: notified of attempts and decisions.
     - ``name``: this process, in records and for operators, where the host's name doesn't say which it is.
+    - ``tracing``: traces deliveries: an `oncegate.otel.Tracing`.
 
     Await `drain` before the process ends, and `oncegate.cache.store.Cache.close` after it.
     """
@@ -93,6 +95,7 @@ class Subscription:
         settings: SubscriptionSettings | None = None,
         watch: Watch | None = None,
         name: str = "",
+        tracing: Traces | None = None,
     ) -> None:
         check_watch(watch)
         check_names(consumer, aliases)
@@ -111,6 +114,7 @@ class Subscription:
         self._warns = self.settings.on_mismatch == "warn"
         self._first = replace(self._policy, takeover=frozenset())
         self._admissions = Admissions(self.cache, max_in_flight=self.settings.max_in_flight, watch=watch)
+        self._traces = None if tracing is None else tracing.deliveries(consumer, self.cache)
         self._sole = SoleHandler(consumer, self.digests)
         self._late = LateOutcomes(self, self._admissions, self._policy)
 
@@ -121,9 +125,17 @@ class Subscription:
 
         Raises nothing, whatever the delivery holds: what stands in the way is a decision too, with its ``reason``.
         """
-        begun = await self._decide(delivery)
+        trace = None
+        if self._traces is not None:
+            message_id = (
+                "" if delivery.key is None else origin_of(delivery).message_id
+            )  # which may be its key, without one
+            trace = self._traces.of(delivery.traceparent, message_id)
+        begun = await self._decide(delivery, trace)
         if not begun.run:
             begun = replace(begun, origin=origin_of(delivery))
+        if trace is not None:
+            trace.decided(begun.decision.value, begun.attempt, begun.record, run=begun.run)
         self._report(begun)
         return begun
 
@@ -154,11 +166,11 @@ class Subscription:
         watch = self._admissions.in_flight.shared.watch
         notify(lambda: watch.dead_lettered(self.consumer, reason))
 
-    async def _decide(self, delivery: Delivery) -> Begun:
+    async def _decide(self, delivery: Delivery, trace: DeliveryTrace | None) -> Begun:
         try:
             address = self._addresses.first(delivery)
             if address is None:
-                return self._unprotected(delivery)
+                return self._unprotected(delivery, trace)
             other, before = self._addresses.other(delivery), attempts_before(delivery)
         except Rejected as error:
             return decided(DeliveryDecision.REJECTED, reason=str(error))
@@ -174,7 +186,9 @@ class Subscription:
                     DeliveryDecision.IN_FLIGHT, record, reason="Its outcome waits here for the record cache."
                 )
             allowed = await self._read_records(address, other, of_gateway, before)
-            return allowed if isinstance(allowed, Begun) else await self._admit(address, other, allowed, delivery)
+            return (
+                allowed if isinstance(allowed, Begun) else await self._admit(address, other, allowed, delivery, trace)
+            )
         except RecordUnreadable as error:
             return decided(DeliveryDecision.UNREADABLE, record, reason=f"{error}.")
         except (CacheFull, Overloaded) as error:
@@ -192,9 +206,16 @@ class Subscription:
         """The look-up key of this consumer's execution record for the command at ``address``."""
         return Address(execution_key(address.key, self.consumer), address.fingerprint)
 
-    async def _admit(self, address: Address, other: Address | None, allowed: Allowance, delivery: Delivery) -> Begun:
+    async def _admit(
+        self,
+        address: Address,
+        other: Address | None,
+        allowed: Allowance,
+        delivery: Delivery,
+        trace: DeliveryTrace | None,
+    ) -> Begun:
         own = self._own(address)
-        request = AdmissionRequest(own.key, own.fingerprint, self._first)
+        request = AdmissionRequest(own.key, own.fingerprint, self._first, trace=trace)
         if other is not None and other.key != address.key:
             request.rotation = Rotation(own, self._own(other))
         outcome = await self._admissions.admit(request)  # takes nothing over: what is there is judged first
@@ -203,6 +224,8 @@ class Subscription:
         if other is not None and (has_moved or (found and found.fingerprint == other.fingerprint)):
             address, other = other, address  # there the record is; or the payload's digest alone is by the other secret
         if found is not None:
+            if trace is not None and found.trace.span:
+                trace.found(found.trace.span)
             if has_moved:  # it has just been recorded there
                 return self._decided(DeliveryDecision.IN_FLIGHT, address, found)
             if decision := by_execution(found, address.fingerprint, warns=self._warns):
@@ -210,7 +233,9 @@ class Subscription:
             if allowed.ended(found):
                 return self._decided(DeliveryDecision.EXHAUSTED, address, found, allowed.total(found.attempt))
             # Another payload, where that is only warned of, goes on with the record that there is.
-            outcome = await self._admissions.admit(AdmissionRequest(own.key, found.fingerprint, self._policy))
+            outcome = await self._admissions.admit(
+                AdmissionRequest(own.key, found.fingerprint, self._policy, trace=trace)
+            )
         if isinstance(outcome, Verdict):  # another worker was quicker
             decision = by_execution(outcome.record, address.fingerprint, warns=self._warns)
             return self._decided(decision or DeliveryDecision.IN_FLIGHT, address, outcome.record)
@@ -224,7 +249,7 @@ class Subscription:
             origin=origin,
         )
         by_other = None if other is None else (record_id(other.key), other.fingerprint)
-        execution = self._execution(begun, delivery, outcome, by_other, allowed=allowed, found=found)
+        execution = self._execution(begun, delivery, outcome, by_other, allowed=allowed, found=found, trace=trace)
         await self._start(execution, outcome, allowed, found)
         return execution.begun
 
@@ -276,6 +301,7 @@ class Subscription:
         *,
         allowed: Allowance | None = None,
         found: Record | None = None,
+        trace: DeliveryTrace | None = None,
     ) -> Execution:
         """The execution of ``delivery`` by ``attempt``, one of those ``allowed`` after the one that was ``found``."""
         number = attempt.number
@@ -291,6 +317,7 @@ class Subscription:
             named=begun.named,
             loop=attempt.lease.loop,
             late_outcomes=self._late,
+            trace=trace,
         )
         crashed = found is not None and found.lapsed
         return Execution(begun, context, attempt, self.settings, self.dead_lettered, after_a_crash=crashed)
@@ -314,7 +341,7 @@ class Subscription:
             await execution.withdraw(DeliveryDecision.UNAVAILABLE, "The consumer was cancelled.")
             raise
 
-    def _unprotected(self, delivery: Delivery) -> Begun:
+    def _unprotected(self, delivery: Delivery, trace: DeliveryTrace | None) -> Begun:
         in_flight = self._admissions.in_flight
         slot = in_flight.slots.enter("")
         if slot is None:
@@ -323,10 +350,10 @@ class Subscription:
         policy = self._policy
         token, print_ = os.urandom(TOKEN_BYTES), bytes(FINGERPRINT_BYTES)
         claim = ClaimRequest(token, print_, policy.lease_ms, policy.retention_ms)
-        attempt = Attempt(in_flight, "", claim, policy, monotonic(), slot)
+        attempt = Attempt(in_flight, "", claim, policy, monotonic(), slot, trace)
         origin = origin_of(delivery)
         attempt.lease.origin = origin.line
-        return self._execution(decided(DeliveryDecision.RUN, origin=origin), delivery, attempt).begun
+        return self._execution(decided(DeliveryDecision.RUN, origin=origin), delivery, attempt, trace=trace).begun
 
     @property
     def slots(self) -> int:

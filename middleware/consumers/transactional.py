@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from oncegate.cache.record import State
+from oncegate.middleware.admission.tracing import DeliveryTrace
 from oncegate.middleware.consumers.delivery import Delivery
 from oncegate.middleware.rules.digests import Digests, have_same_secrets
 
@@ -57,6 +58,7 @@ class DeliveryContext:
     """In which its outcome is recorded."""
     late_outcomes: RecordsLate | None = None
     """Records what becomes of it later, where its message is acknowledged before that."""
+    trace: DeliveryTrace | None = None
 
     committed: set[str] = field(default_factory=set)
     """The inboxes that have sent a COMMIT of what was done for it."""

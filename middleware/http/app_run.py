@@ -3,10 +3,12 @@
 
 import asyncio
 import logging
+from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any
 
 from oncegate.middleware.admission.attempt import Attempt
+from oncegate.middleware.admission.tracing import AttemptTrace
 from oncegate.middleware.http.asgi import App, Message
 from oncegate.middleware.http.capture import Capture
 from oncegate.middleware.http.completion import ends_late
@@ -132,7 +134,10 @@ class AppRun(Capture):
         self.patient = True  # until it lasts
         self._exchange.begin(attempt, loop, self.lasts)
         app = door.submit if attempt.claim.submission else door.app
-        self.task = attempt.lease.task = task = loop.create_task(self._run(app, scope, False))
+        work, trace = self._run(app, scope, False), attempt.trace
+        if trace is not None:
+            work = _traced(trace, work)
+        self.task = attempt.lease.task = task = loop.create_task(work)
         task.add_done_callback(attempt.ran)
 
     def resume(self, app: App, left: float) -> None:
@@ -200,6 +205,11 @@ class AppRun(Capture):
                 self._over = asyncio.Event()
             await self._over.wait()
         return {"type": "http.disconnect"}
+
+
+async def _traced(trace: AttemptTrace, work: Coroutine[Any, Any, None]) -> None:
+    trace.enter()
+    await work
 
 
 def _expire(limit: asyncio.Timeout) -> None:

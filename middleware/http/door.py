@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Union
 from oncegate.middleware.admission.admission import Admissions
 from oncegate.middleware.admission.buffers import Buffered, Unread
 from oncegate.middleware.admission.observe import Observation
+from oncegate.middleware.admission.tracing import RequestTraces
 from oncegate.middleware.http.app_functions import Caller, Redact
 from oncegate.middleware.http.asgi import App
 from oncegate.middleware.http.cors import CrossOrigin
@@ -47,5 +48,6 @@ class HttpDoor:
     redact: Redact | None
     warn_of_signed_callers: bool
     warn_of_cookies: bool
+    traces: RequestTraces | None
     shadow: "HttpDoor | None" = None
     """The same for what is observed; ``None`` where nothing is (`oncegate.middleware.http.shadow`)."""

@@ -57,10 +57,14 @@ def way_of(
     if policy.needs_no_key and not (
         policy.is_decisive(headers) if named is None else not policy.decisive.isdisjoint(named)
     ):
+        if door.traces is not None:
+            door.traces.of(scope, policy).bypassed()
         return Bypass(door.observe, policy, scope, headers, send)
     exchange = Exchange(door, policy, scope)
     exchange.found = found = exchange.identify(named)
     if found is None:
+        if exchange.trace is not None:
+            exchange.trace.bypassed()
         return Bypass(door.observe, policy, scope, exchange.headers(), send)
     return exchange
 

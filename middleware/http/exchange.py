@@ -103,6 +103,8 @@ class Exchange(KeyedRequest):
             bool(policy.stream),
             whole,
             method,
+            None,
+            self.trace,
         )
         former = digests.former
         if former is not None:
@@ -180,6 +182,8 @@ class Exchange(KeyedRequest):
         """
         policy = self.policy
         state = policy.state(status)
+        if self.trace is not None:
+            self.trace.response_came(status)
         if state is None:
             self._settle(None, None, then)
             return

@@ -13,10 +13,12 @@ from uuid import uuid4
 
 from oncegate.cache.errors import CacheUnavailable, RecordUnreadable
 from oncegate.cache.record import State
+from oncegate.cache.trace import trace_id_of
 from oncegate.middleware.admission.admission import Verdict
 from oncegate.middleware.admission.attempt import Attempt
 from oncegate.middleware.admission.gate import GateDecision
 from oncegate.middleware.admission.observe import ENFORCED, Observation
+from oncegate.middleware.admission.tracing import RequestTrace
 from oncegate.middleware.http.app_functions import named_caller
 from oncegate.middleware.http.door import HttpDoor
 from oncegate.middleware.outcome import responses
@@ -105,6 +107,7 @@ class KeyedRequest:
         "policy",
         "record",
         "scope",
+        "trace",
         "version",
     )
 
@@ -121,6 +124,7 @@ class KeyedRequest:
         self.applied: int | None = None
         self.door = door
         self.scope = scope
+        self.trace: RequestTrace | None = None if door.traces is None else door.traces.of(scope, policy)
         self._began = monotonic()
         self._key_line = b""
         self._generated = False
@@ -200,6 +204,9 @@ class KeyedRequest:
             headers.append((ATTEMPT_HEADER, b"%d" % attempt.number))
         if self._generated:
             headers.append((self.policy.key_names[0], self._key_line))
+        if self.trace is not None and attempt is not None:
+            stream = self.policy.stream if attempt.claim.submission else ""
+            headers = self.trace.attempt_headers(headers, self.record, stream=stream)
         return headers
 
     # -- how it is answered -------------------------------------------------------------------------------------------
@@ -229,13 +236,18 @@ class KeyedRequest:
                 self.record,
                 extra=self.ids(),
             )
+        extra: dict[str, Any] | None = None
+        if self.trace is not None and record.trace.span:
+            self.trace.found(record.trace.span)
+            extra = {"original_trace_id": trace_id_of(record.trace.span)}
         if decision is _REPLAY and record.response is not None:
             self._accepted = record.submission and record.state is State.SUCCEEDED
             answer = responses.replay(
                 record.response, verdict.remaining_ms, policy=self.policy, key_line=self._key_line
             )
             return self._answer(answer, _REPLAYED, record.attempt, mismatch=verdict.mismatch)
-        extra = {"original_result": original_result(record.response)} if decision is GateDecision.DUPLICATE else None
+        if decision is GateDecision.DUPLICATE:
+            extra = (extra or {}) | {"original_result": original_result(record.response)}
         return self.problem(decision.value, attempt=record.attempt, extra=extra, mismatch=verdict.mismatch)
 
     def refused(self, error: Exception) -> Answer | Exception:
@@ -315,6 +327,8 @@ class KeyedRequest:
     def observed(self, decision: str, status: int, attempt: int = 0, *, mismatch: bool = False) -> None:
         """Call ``observe`` with the answer. Its errors are only logged."""
         observe = self.door.observe
+        if self.trace is not None:
+            self.trace.answered(decision, status, attempt, self.record)
         if observe is not None:
             route, method = self.policy.route, self.scope["method"]
             values = (

@@ -13,6 +13,7 @@ from oncegate.middleware.admission.admission import Admissions
 from oncegate.middleware.admission.buffers import MAX_BUFFERED, MAX_UNREAD, Buffered, Unread
 from oncegate.middleware.admission.callers import CallerLimits
 from oncegate.middleware.admission.observe import Observation, Observe, Watch
+from oncegate.middleware.admission.tracing import TracesRequests
 from oncegate.middleware.http.app_advice import advice, endpoints, unmatched
 from oncegate.middleware.http.app_functions import Caller, Redact
 from oncegate.middleware.http.asgi import App, Message, Receive, Scope, Send
@@ -76,6 +77,7 @@ class IdempotencyMiddleware:
     - ``jwt``: how the token is verified whose claims ``scope`` names.
     - ``redact``: a function of the ASGI scope and a `StoredResponse` that gives what is kept of a response. Where it gives
       ``None``, or fails, a retry gets the problem ``duplicate`` without the response.
+    - ``tracing``: traces requests and their attempts: an `oncegate.otel.Tracing`.
 
     Two of these may stand one behind the other, on the same store and namespace: the inner one leaves alone what the outer one
     enforces.
@@ -110,6 +112,7 @@ class IdempotencyMiddleware:
         caller: Caller | None = None,
         jwt: JwtSettings | None = None,
         redact: Redact | None = None,
+        tracing: TracesRequests | None = None,
     ) -> None:
         settings, routes = given_settings(settings, IdempotencySettings), given_routes(routes)
         check_app(app)
@@ -168,6 +171,7 @@ class IdempotencyMiddleware:
             redact=redact,
             warn_of_signed_callers=caller is None and settings.scope is None,
             warn_of_cookies=True,
+            traces=None if tracing is None else tracing.requests(opened),
         )
         if self.door.policies.observes:
             self.door.shadow = shadow_of(self.door)

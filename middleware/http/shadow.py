@@ -215,7 +215,7 @@ class Observed:
 
 def shadow_of(door: HttpDoor) -> HttpDoor:
     """The door by which what is observed goes: its app answers with the copy of a response that there is."""
-    return replace(door, app=_copied, submit=_copied, observe=None)
+    return replace(door, app=_copied, submit=_copied, observe=None, traces=None)
 
 
 async def _copied(scope: Scope, receive: Receive, send: Send) -> None:

@@ -13,15 +13,13 @@ from itertools import count
 from typing import Any, Final
 
 from oncegate.middleware.rules.added_headers import field
+from oncegate.middleware.rules.trace_context import trace_context
 
 REQUEST_ID: Final = "oncegate.request_id"
 """The place of a request's id in its ASGI scope, once it has one."""
 HEADER: Final = field("X-Request-Id")
-TRACEPARENT: Final = b"traceparent"
-_NO_TRACE: Final = "0" * 32
 
 _is_well_formed: Final = re.compile(rb"[A-Za-z0-9._-]{1,128}").fullmatch
-_parent: Final = re.compile(rb"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(-.*)?").fullmatch
 _words: Final = re.compile(rb'[^\s",;=]+').findall
 _numbers: Final = count(1)
 
@@ -62,10 +60,8 @@ def request_id(scope: MutableMapping[str, Any], unshown: Collection[bytes]) -> s
 
 def trace_id(scope: MutableMapping[str, Any]) -> str:
     """The id of the trace that a request says it is part of (W3C Trace Context, ``traceparent``); empty where it says none."""
-    sent = _only(scope["headers"], TRACEPARENT)
-    read = None if sent is None else _parent(sent)
-    found = "" if read is None else read[1].decode("ascii")
-    return "" if found == _NO_TRACE else found
+    found = trace_context(scope["headers"])
+    return "" if found is None else found.trace_id
 
 
 def ids(scope: MutableMapping[str, Any] | None, unshown: Collection[bytes]) -> dict[str, str]:

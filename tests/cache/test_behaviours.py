@@ -1,6 +1,6 @@
 """What every cache promises, each of ours by the suite that is for all; what can't be read is of caches that keep our bytes.
 
-Rules of docs/contract.md: R1.1, R5.11, R5.20, R5.21, R5.22, R5.23, R5.30, R11.11, R11.12, R11.13.
+Rules of docs/contract.md: R1.1, R5.11, R5.20, R5.21, R5.22, R5.23, R5.30, R9.41, R11.11, R11.12, R11.13.
 """
 
 import pytest

@@ -26,7 +26,7 @@ from testing.servers import RedisServer
 TOKENS = st.sampled_from([b"a" * 16, b"b" * 16, b"c" * 16])
 PRINTS = st.sampled_from([b"p" * 16, b"p" * 16, b"q" * 16])
 DURATIONS = st.sampled_from([1, 5, 10])
-TRACES = st.sampled_from([Trace(), Trace("gw"), Trace("gw", 7, None, "", "POST", "/orders")])
+TRACES = st.sampled_from([Trace(), Trace("gw"), Trace("gw", 7, None, "", "POST", "/orders", "0a-0b")])
 RESPONSES = st.sampled_from([None, StoredResponse(201, ((b"x-\xe9", b"\xff"),), b"\x00body", 9)])
 RESOLUTIONS: dict[int, str] = {1: "resolved", 0: "absent", -1: "in-flight", -2: "settled", -3: "other-attempt"}
 

@@ -21,6 +21,7 @@ DONE = StoredResponse(201, LINES, b"\x00body", 1_700_000_000_250)
 WHO = Trace('gw-"1"/\u20ac', 1_700_000_000_000)
 OF_A_REQUEST = replace(WHO, method="POST", route="/payments/*")
 ENDED = replace(WHO, took_ms=250)
+SPAN = "4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7"
 BEGIN = TOKEN + PRINT + b"\x00\x00\x00\x01"
 FRESH = b"\x01I" + BEGIN + b"\x00\x00\x00\x00\x05\x26\x5c\x00" + b"A" + bytes(8)
 STATUS, WHEN = '"s":201', '"t":1700000000250'
@@ -40,6 +41,11 @@ CLAIMS = [
     pytest.param(None, True, FRESH + b'{"a":1}', "f24a137b", id="submission"),
     pytest.param(
         WHO, True, FRESH + f'{{"a":1,{GATEWAY},"b":1700000000000}}'.encode(), "9a891c9f", id="traced submission"
+    ),
+    pytest.param(
+        replace(WHO, span=SPAN),
+        *(False, FRESH + f'{{{GATEWAY},"b":1700000000000,"c":"{SPAN}"}}'.encode(), "401a5eef"),
+        id="in a trace",
     ),
     pytest.param(
         OF_A_REQUEST, False, FRESH + f'{{{GATEWAY},{REQUESTED},"b":1700000000000}}'.encode(), "0dcb49bc", id="asked"

@@ -34,6 +34,7 @@ GUIDES = [
     "faq",
     "projections",
     "operations",
+    "tracing",
 ]
 LITTER: list[dict[bytes, bytes]] = [{b"no": b"command"}, {b"v": b"1", b"command": b"\xff", b"body": b""}, {b"v": b"99"}]
 """Entries that somebody else has put into the stream."""

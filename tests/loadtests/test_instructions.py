@@ -1,5 +1,6 @@
 """Options of a gateway whose instructions are counted: each is on where it is set, and compared with the same build without."""
 
+import os
 import re
 from pathlib import Path
 
@@ -23,6 +24,8 @@ def options_of(settings: GatewaySettings) -> list[str]:
         "encryption": encryption is not None and encryption.encrypts,
         "shadow": settings.idempotency.shadow and settings.idempotency.enforce == 0,
         "access_log": settings.access_log != "none",
+        "tracing": settings.tracing and os.environ["OTEL_TRACES_SAMPLER_ARG"] == "1",
+        "sampling": settings.tracing and os.environ["OTEL_TRACES_SAMPLER_ARG"] == "0.01",
     }
     return [name for name in instructions.OPTIONS if is_on[name]]
 

@@ -56,6 +56,7 @@ _OF_OUTBOXES = ("outbox", "schema", "stall_limit", "attempts", "keep_hours")
     "--keep-hours", type=float, default=0.0, show_default=True, help="Keep what is published for so long, marked."
 )
 @while_running
+@click.option("--tracing", is_flag=True, help="Send OpenTelemetry spans, as OTEL_* in the environment say.")
 def relay(**options: Any) -> None:
     """See `RELAY_HELP`."""
     from oncegate.app.cli.database.relay_run import RelayOptions, run_relay

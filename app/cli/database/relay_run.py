@@ -13,6 +13,7 @@ from oncegate.app.commands.handler import HandlerError, imported
 from oncegate.app.processes import stop_by_signals
 from oncegate.app.server.pages import Pages
 from oncegate.app.settings.gateway import redact
+from oncegate.app.telemetry.tracing import ProcessTracing, TracingRefused
 from oncegate.cache.redis.url import REDIS_SCHEMES
 from oncegate.prometheus import RelayMetrics
 from oncegate.sql.database.access import NotDone, connected
@@ -39,6 +40,7 @@ class RelayOptions(UntilStopped):
     stall_limit: float
     attempts: int
     keep_hours: float
+    tracing: bool
 
 
 def run_relay(options: RelayOptions) -> int:
@@ -48,6 +50,7 @@ def run_relay(options: RelayOptions) -> int:
 
 async def _run(options: RelayOptions) -> None:
     pages = pages_at(options.metrics_host, options.metrics_port)
+    tracing = _tracing() if options.tracing else None
     metrics = RelayMetrics(registry=CollectorRegistry() if pages is None else pages.registry)
     async with connected(options.database) as engine, _publisher(options.target) as publish:
         try:
@@ -59,17 +62,37 @@ async def _run(options: RelayOptions) -> None:
                 confirm_timeout=options.confirm_timeout,
                 log_every=options.log_every,
                 watch=metrics,
+                tracing=None if tracing is None else tracing.tracing.messages(_system(options.target)),
             )
         except ValueError as error:
             raise NotDone(str(error), usage=True) from None
         stop_by_signals(relay.stop)
         if pages is not None:
             await pages.start()
+        if tracing is not None:
+            tracing.start()
         try:
             await relay.run()
         finally:
+            if tracing is not None:
+                await tracing.stop()
             if pages is not None:
                 pages.close()
+
+
+def _system(target: str) -> str:
+    """The messaging system that ``target`` names, as spans do; of a broker of FastStream's, by its class."""
+    if ":" in target and "://" not in target:
+        kind = type(imported_for("--to: ", target, "broker")).__name__.removesuffix("Broker").lower()
+        return {"rabbit": "rabbitmq"}.get(kind, kind)
+    return "redis"
+
+
+def _tracing() -> ProcessTracing:
+    try:
+        return ProcessTracing()
+    except TracingRefused as refusal:
+        raise NotDone(str(refusal).replace("set tracing = false", "leave out --tracing"), usage=True) from None
 
 
 async def _source(options: RelayOptions, engine: Any) -> Source:

@@ -180,6 +180,9 @@ class Problem(BaseModel):
         description="The id of this request, as in X-Request-Id and in logs"
     )
     original_result: OriginalResult | Missing = None
+    original_trace_id: Annotated[str, Field(pattern="^[0-9a-f]{32}$")] | Missing = Field(
+        default=None, description="The trace of the first execution, where that is known"
+    )
     expected: Annotated[int, Field(ge=0)] | Literal["*"] | Missing = Field(
         default=None, description="With version-conflict and precondition-failed: the version that was expected"
     )
@@ -263,6 +266,9 @@ class RecordShape(_Sent):
     note: str | None
     method: str | None = Field(default=None, description="The request's method; null where it isn't known.")
     route: str | None = Field(default=None, description="The pattern of the request's route, * for the default one.")
+    trace_id: str | None = Field(
+        default=None, description="The id of the trace that the attempt is a part of; null where none is kept."
+    )
     status: int | None
     lease_left: float | None = Field(description="Below 0 where it has lapsed")
     expires_in: float

@@ -108,7 +108,13 @@ def with_ids(delivery: Delivery, message: Any) -> Delivery:
         delivery,
         message_id=delivery.message_id or (message_id(message) if keyed else ""),
         correlation=delivery.correlation or message.correlation_id or "",
+        traceparent=delivery.traceparent or _traceparent(message),
     )
+
+
+def _traceparent(message: Any) -> str:
+    value = next((value for name, value in message.headers.items() if name.lower() == "traceparent"), "")
+    return value if isinstance(value, str) else value.decode("latin-1") if isinstance(value, bytes) else ""
 
 
 def message_id(message: Any) -> str:

@@ -138,6 +138,15 @@ class Looking:
         held = await held_in(store)
         assert (held.record.trace, held.record.response) == (noted, response)
 
+    @pytest.mark.parametrize("state", [State.IN_FLIGHT, State.SUCCEEDED])
+    async def test_a_claim_that_has_a_span_finds_that_of_the_record(self, store: Store, state: State) -> None:
+        first, second = (Trace(begun_at_ms=1, span=f"{number:032x}-{number:016x}") for number in (1, 2))
+        await claim(store, A, trace=first)
+        if state is State.SUCCEEDED:
+            await complete(store, A, state, response=RESPONSE, trace=first)
+        found = await claim(store, B, trace=second)
+        assert (found.won, found.record.state, found.record.trace.span) == (False, state, first.span)
+
     async def test_a_resolution_has_the_trace_that_it_is_given(self, store: Store) -> None:
         noted = Trace("gw-1/42", 1_700_000_000_000, None, "resolved by an operator")
         await bring_to(store, State.UNKNOWN, lapsed=True)

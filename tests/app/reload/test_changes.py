@@ -32,6 +32,7 @@ RESTART: dict[str, Any] = {
     "sample_records": 5,
     "access_log": "combined",
     "access_log_file": "access.log",
+    "tracing": True,
 }
 
 

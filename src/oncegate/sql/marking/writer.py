@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from sqlalchemy import Connection, Table
 from sqlalchemy.orm import Session
 
-from oncegate.middleware.consumers.sql_interface import Watch, notify
+from oncegate.middleware.consumers.sql_interface import Watch, current, notify
 from oncegate.sql.database.errors import InboxMisused, KeyReused, SequenceForked, meaning
 from oncegate.sql.database.misuse import check_commits_nothing, marked
 from oncegate.sql.database.sessions import AnySync
@@ -73,6 +73,9 @@ class Writer:
         """Notify the watch of a decision about a message, or about so many."""
         for _ in range(messages if self._watch is not None else 0):
             self.notify(lambda watch: watch.message_marked(self._consumer, decision))
+        executed = current()
+        if len(executed) == 1 and executed[0].trace is not None:
+            executed[0].trace.marked(decision)
 
     def notify(self, event: Callable[[Watch], None]) -> None:
         """Call one of the watch's methods; its errors are only logged."""

@@ -8,7 +8,7 @@ import orjson
 from sqlalchemy import Connection, DateTime, MetaData, Table, bindparam, func, insert
 from sqlalchemy.orm import Session
 
-from oncegate.middleware.consumers.sql_interface import MAX_KEY_CHARACTERS, KeyInvalid, KeyText, key_text
+from oncegate.middleware.consumers.sql_interface import MAX_KEY_CHARACTERS, KeyInvalid, KeyText, Traces, key_text
 from oncegate.sql.database.names import check_name
 from oncegate.sql.database.sessions import AnyAsync, AnySync, in_session
 from oncegate.sql.database.types import quoted
@@ -49,12 +49,14 @@ class Outbox:
     """The outbox ``name``, in the table ``oncegate_outbox`` of the database whose changes the messages report.
 
     The numbers of its aggregates are those of ``Sequences(name)``. ``schema`` is where the tables are, if they aren't where the
-    connection looks by itself.
+    connection looks by itself. With ``tracing``, an `oncegate.otel.Tracing`, a message carries the place in a trace at which it
+    was added, as the header ``traceparent``.
     """
 
-    def __init__(self, name: str, *, schema: str | None = None) -> None:
+    def __init__(self, name: str, *, schema: str | None = None, tracing: Traces | None = None) -> None:
         self.name = check_name("the name of an outbox", name)
         self.schema = schema
+        self._tracing = tracing
         self._table = outbox_table(MetaData(), schema)
         self._plain = insert(self._table).values(added_at=func.current_timestamp(type_=DateTime(timezone=True)))
         numbers = sequence_table(MetaData(), schema)
@@ -102,7 +104,7 @@ class Outbox:
         Raises `VersionConflict`, `OutboxMisused` where the message would not be in the transaction, `KeyInvalid` for a key that
         is none, ``TypeError`` and ``ValueError`` for what else can't be sent.
         """
-        row = _row(self.name, topic, body, key, headers, correlation)
+        row = _row(self.name, topic, body, key, self._traced(headers), correlation)
         check_expected(expected)
         digest = None
         if aggregate is not None:
@@ -121,6 +123,12 @@ class Outbox:
             return Added(row["key"], number)
 
         return in_session(session, add)
+
+    def _traced(self, headers: Mapping[str, str] | None) -> Mapping[str, str] | None:
+        traceparent = "" if self._tracing is None else self._tracing.current()
+        if not traceparent or any(str(name).lower() == "traceparent" for name in headers or ()):
+            return headers
+        return {**(headers or {}), "traceparent": traceparent}
 
     def _insert(
         self, connection: Connection, row: dict[str, Any], digest: bytes | None, expected: int | None

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 from sqlalchemy import Engine
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from oncegate.middleware.consumers.sql_interface import Backoff, given_seconds, is_async, notify
+from oncegate.middleware.consumers.sql_interface import Backoff, Traces, given_seconds, is_async, notify
 from oncegate.sql.database.errors import is_of_database, reason_of
 from oncegate.sql.outbox.publishing import Publish, by_broker, is_away
 from oncegate.sql.outbox.sources.outbox_source import OutboxSource
@@ -64,6 +64,7 @@ class Relay:
       once.
     - ``log_every``: seconds between lines in the log that say how it goes.
     - ``watch``: notified of the same.
+    - ``tracing``: traces what is published: an `oncegate.otel.Tracing`.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class Relay:
         poll: float = 1.0,
         log_every: float = 30.0,
         watch: RelayWatch | None = None,
+        tracing: Traces | None = None,
     ) -> None:
         confirm_timeout, poll = given_seconds(confirm_timeout=confirm_timeout, poll=poll)
         (log_every,) = given_seconds(log_every=log_every)
@@ -91,6 +93,8 @@ class Relay:
         if page is not None and page > batch:
             raise ValueError(f"page is {page}, of a batch of {batch}: give as many at most")
         self._publish: Publish = publish if is_async(publish) else by_broker(publish)
+        if tracing is not None:
+            self._publish = tracing.publishing(self._publish)
         self._batch = batch
         self._confirm_timeout = confirm_timeout
         self._log_every = log_every
