@@ -140,10 +140,10 @@ def clients(url: str, count: int = 1) -> httpx.AsyncClient:
     )
 
 
-async def under_load(one: Reloading, change: Callable[[], Any], callers: int = 6) -> list[str]:
+async def under_load(one: Reloading, change: Callable[[list[str]], Any], callers: int = 6) -> list[str]:
     """Which configurations the requests of some callers were answered by, one after the other, while ``change`` is at work.
 
-    Each caller has a connection of its own, that stays open.
+    Each caller has a connection of its own, that stays open. ``change`` gets what was found, as it comes.
     """
     found: list[str] = []
     is_over = False
@@ -155,7 +155,7 @@ async def under_load(one: Reloading, change: Callable[[], Any], callers: int = 6
 
     calls = [asyncio.create_task(call()) for _ in range(callers)]
     try:
-        await change()
+        await change(found)
     finally:
         is_over = True
         results = await asyncio.gather(*calls, return_exceptions=True)
@@ -168,8 +168,13 @@ def workers(request: pytest.FixtureRequest) -> int:
     return int(request.param)
 
 
-async def change_often(one: Reloading, times: int) -> None:
-    """A right file, then a wrong one, and so on; and what came of each."""
+async def met(found: list[str], name: str, before: int) -> None:
+    """Waits until a request was answered by the configuration ``name``, behind the first ones of what was ``found``."""
+    await until(lambda: name in found[before:], f"one is answered by {name}")
+
+
+async def change_often(one: Reloading, times: int, found: list[str]) -> None:
+    """A right file, then a wrong one, and so on; and what came of each. Each right one is met by a request of the load."""
     wrong = [*WRONG.values(), UNUSABLE]
     right = 0
     for number in range(times):
@@ -178,15 +183,17 @@ async def change_often(one: Reloading, times: int) -> None:
             assert line.startswith("not reloaded, configuration "), line
         else:
             right += 1
-            line = await one.reload(configuration("ab"[right % 2]))
+            name, before = "ab"[right % 2], len(found)
+            line = await one.reload(configuration(name))
             assert line.startswith("reloaded: configuration "), line
+            await met(found, name, before)
 
 
 @pytest.mark.parametrize("times", [24, pytest.param(200, marks=[pytest.mark.long, pytest.mark.timeout(900)])])
 async def test_reloads_under_load_refuse_nobody(times: int, workers: int, redis_url: str, tmp_path: Path) -> None:
     """Half of them with wrong files: those change nothing."""
     async with reloading(tmp_path, redis_url, workers, configuration("a")) as one:
-        found = await under_load(one, lambda: change_often(one, times))
+        found = await under_load(one, lambda found: change_often(one, times, found))
         assert {*found} == {"a", "b"}
         last = "ab"[(times // 2) % 2]
         async with clients(one.gateway.url) as client:
@@ -332,7 +339,7 @@ async def test_a_certificate_is_renewed_under_load(workers: int, redis_url: str,
                 for _ in range(2 * workers):  # whichever worker it is
                     assert await asyncio.to_thread(shown, one.gateway.address)
 
-        assert {*await under_load(one, renew)} == {"a"}
+        assert {*await under_load(one, lambda _: renew())} == {"a"}
         assert await one.pay(opened) == "a"
         line = await one.reload(configuration("b"))
         assert line.startswith("reloaded")

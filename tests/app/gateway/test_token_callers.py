@@ -3,6 +3,7 @@
 Rules of docs/contract.md: R4.33, R4.35, R6.15, R6.16, R6.17, R6.18, R6.20.
 """
 
+import logging
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -180,6 +181,17 @@ def test_the_environment_has_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (settings.jwt.jwks, settings.jwt.audience) == ("https://issuer.example/jwks.json", ("payments",))
 
 
+@pytest.fixture
+def log_as_it_was() -> Iterator[None]:
+    """A start has the log go where standard error goes, which is this test's alone."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+@pytest.mark.usefixtures("log_as_it_was")
 def test_a_start_without_keys_or_without_pyjwt_is_refused_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
