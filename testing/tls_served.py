@@ -37,7 +37,9 @@ class Listening:
 @asynccontextmanager
 async def listening(authority: Authority, upstream: str, **given: Any) -> AsyncIterator[Listening]:
     cert, key = authority.issue()
-    settings = GatewaySettings(upstream=upstream, **{"tls_cert": str(cert), "tls_key": str(key), **given})
+    settings = GatewaySettings(
+        upstream=upstream, public=["metrics"], **{"tls_cert": str(cert), "tls_key": str(key), **given}
+    )
     tls = ListenerTls.of(settings)
     assert tls is not None
     gateway = create_gateway(settings, tls=tls)
