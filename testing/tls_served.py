@@ -37,9 +37,8 @@ class Listening:
 @asynccontextmanager
 async def listening(authority: Authority, upstream: str, **given: Any) -> AsyncIterator[Listening]:
     cert, key = authority.issue()
-    settings = GatewaySettings(
-        upstream=upstream, public=["metrics"], **{"tls_cert": str(cert), "tls_key": str(key), **given}
-    )
+    opened = {"public": ("metrics",), "tls_cert": str(cert), "tls_key": str(key)}
+    settings = GatewaySettings(upstream=upstream, **{**opened, **given})
     tls = ListenerTls.of(settings)
     assert tls is not None
     gateway = create_gateway(settings, tls=tls)
