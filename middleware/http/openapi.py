@@ -56,6 +56,11 @@ def problem_schema(slugs: list[str]) -> Description:
             "error": error_schema(slugs),
             "idempotency_key": {"type": "string"},
             "record": {"type": "string", "description": "An id that the logs carry too"},
+            "original_trace_id": {
+                "type": "string",
+                "pattern": "^[0-9a-f]{32}$",
+                "description": "The trace of the execution that the answer is about, where requests are traced.",
+            },
             "request_id": {
                 "type": "string",
                 "description": "The id of this request, as in X-Request-Id and in the logs",
