@@ -81,4 +81,7 @@ class BreakingProxy(OwnLoop):
                 self.lost += data
                 if fate == ["cut"]:
                     break
+            if not fate:  # the server may have closed its side alone, to answer a body that it refuses
+                writer.write_eof()
+                return
         writer.transport.abort()
