@@ -65,10 +65,10 @@ def sequence(run: Run) -> str:
     parts.append(text(_MARGIN - 95, 20, run.title, "name start"))
     for y, event in rows:
         parts += _message(event, y, at) if isinstance(event, Message) else _act(event, y, at)
-    return document(run.title, told(run.events), 2 * _MARGIN + _COLUMN * (len(at) - 1), height, parts)
+    return document(run.title, described(run.events), 2 * _MARGIN + _COLUMN * (len(at) - 1), height, parts)
 
 
-def told(events: Iterable[Event]) -> str:
+def described(events: Iterable[Event]) -> str:
     """``events`` in words, a sentence for each."""
     return " ".join(
         f"{event.source} to {event.target}: {event.text}."

@@ -54,10 +54,10 @@ class Client:
         self._run.note(Message(at, self._name, _in_short(answer), bad=answer.is_error))
 
     @staticmethod
-    def quietly(gateway: Gateway, amount: int = 100, *, timeout: float = PATIENCE, **headers: str) -> httpx.Response:
+    def quietly(gateway: Gateway, amount: int = 100, **headers: str) -> httpx.Response:
         """Pay, and note nothing."""
         fields = {"Idempotency-Key": KEY, **headers}
-        return httpx.post(f"{gateway.url}/payments", json={"amount": amount}, headers=fields, timeout=timeout)
+        return httpx.post(f"{gateway.url}/payments", json={"amount": amount}, headers=fields, timeout=PATIENCE)
 
 
 def retry(run: Run, folder: Path) -> None:
@@ -100,7 +100,7 @@ def crash(run: Run, folder: Path) -> None:
 
 def unknown(run: Run, folder: Path) -> None:
     """The same by the default: the key is refused until somebody has looked into the service's books."""
-    with killed(run, folder, on_unknown="refuse") as (service, gateway, cache):
+    with killed(run, folder) as (service, gateway, cache):
         client = Client(run)
         client.pay(gateway, SECOND)
         run.note(Message(OPERATOR, SERVICE, f"GET, key {KEY}"))
@@ -112,14 +112,14 @@ def unknown(run: Run, folder: Path) -> None:
 
 
 @contextmanager
-def killed(run: Run, folder: Path, on_unknown: str) -> Iterator[tuple[Payments, Gateway, str]]:
+def killed(run: Run, folder: Path, **rules: str) -> Iterator[tuple[Payments, Gateway, str]]:
     """Two gateways on one Redis, the first of which was killed in an attempt whose lease has lapsed: the service, the
     second, and the URL of the records."""
-    rules = {"lease": LEASE, "on_unknown": on_unknown}
+
     with (
         RedisServer() as redis,
         payments(run) as service,
-        gateways(folder, service, redis.url, 2, **rules) as (first, second),
+        gateways(folder, service, redis.url, 2, lease=LEASE, **rules) as (first, second),
     ):
         client = Client(run)
         client.send(FIRST)
@@ -197,7 +197,7 @@ def _metric(gateway: Gateway, name: str) -> float:
 
 
 def _keys(*arguments: str) -> str:
-    command = [Path(sys.executable).with_name("oncegate"), "keys", *arguments, "--namespace", "system"]
+    command = [str(Path(sys.executable).with_name("oncegate")), "keys", *arguments, "--namespace", "system"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     if done.returncode:
         raise RuntimeError(done.stderr)

@@ -37,10 +37,10 @@ def test_there_is_no_picture_that_nothing_makes() -> None:
 def test_a_picture_reads_without_eyes_in_the_dark_and_without_a_script(picture: Path) -> None:
     root = ElementTree.fromstring(picture.read_text("utf-8"))
     assert root.get("role") == "img"
-    said = [root.find(f"{SVG}{name}") for name in ("title", "desc")]
-    assert [each is not None and bool(each.text) and each.get("id") for each in said] == ["title", "desc"]
+    stated = [root.find(f"{SVG}{name}") for name in ("title", "desc")]
+    assert [each is not None and bool(each.text) and each.get("id") for each in stated] == ["title", "desc"]
     assert root.get("aria-labelledby") == "title desc"
-    described = str(said[1].text) if said[1] is not None else ""
+    described = str(stated[1].text) if stated[1] is not None else ""
     for element in root.iter(f"{SVG}text"):
         words = "".join(element.itertext())
         assert words in described or element.get("class") in ("name", "name start", "start"), words
@@ -62,8 +62,8 @@ def test_another_order_another_party_and_hostile_words_are_another_picture() -> 
     def drawn(*events: Message | Act) -> str:
         return sequence(Run("title", ("a", "b"), list(events)))
 
-    ask, act = Message("a", "b", "POST"), Act("b", "books")
-    assert len({drawn(ask, act), drawn(act, ask), drawn(Message("b", "a", "POST"), act), drawn(ask)}) == 4
+    post, act = Message("a", "b", "POST"), Act("b", "books")
+    assert len({drawn(post, act), drawn(act, post), drawn(Message("b", "a", "POST"), act), drawn(post)}) == 4
     hostile = ElementTree.fromstring(drawn(Act("a", "<script>&\"'</script>")))
     assert "<script>&\"'</script>" in ["".join(element.itertext()) for element in hostile.iter(f"{SVG}text")]
 

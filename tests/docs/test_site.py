@@ -43,7 +43,7 @@ class Page(HTMLParser):
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
     nowhere = dict.fromkeys(("http_proxy", "https_proxy", "ALL_PROXY"), "http://127.0.0.1:9")
-    command = [sys.executable, ROOT / "scripts/site.py", folder]
+    command = [sys.executable, str(ROOT / "scripts/site.py"), str(folder)]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=BUILT_WITHIN, env={"PATH": "/usr/bin:/bin", **nowhere}
     )
@@ -135,9 +135,9 @@ def test_a_link_or_an_anchor_that_leads_nowhere_and_a_page_left_out_end_the_buil
     (root / "docs/left-out.md").write_text("# Left out\n")
     with pytest.raises(SystemExit) as ended:
         _builder().build(tmp_path / "site", root, sections)
-    said = str(ended.value)
-    assert [each for each in (*WRONG.values(), "left-out.md") if each not in said] == []
-    assert said.count("WARNING") == len(WRONG) + 1
+    stated = str(ended.value)
+    assert [each for each in (*WRONG.values(), "left-out.md") if each not in stated] == []
+    assert stated.count("WARNING") == len(WRONG) + 1
 
 
 def _builder() -> ModuleType:
