@@ -14,9 +14,19 @@ import orjson
 from pydantic import BaseModel, ValidationError
 
 from oncegate.app.operators.audit import Author
-from oncegate.app.operators.pages.models import PolicyShape, RecordIds, RecordList, ReloadedShape, Resolved, WholeRecord
+from oncegate.app.operators.newest import Chosen
+from oncegate.app.operators.pages.models import (
+    NewestRecords,
+    PolicyShape,
+    RecordIds,
+    RecordList,
+    ReloadedShape,
+    Resolved,
+    WholeRecord,
+)
 from oncegate.app.operators.records import NotARecord
 from oncegate.cache.transitions import Resolution, ResolveRequest
+from oncegate.middleware.outcome.responses import now_ms
 
 SECONDS = 30.0
 """The time-out for a gateway's whole answer."""
@@ -71,6 +81,20 @@ class RemoteGateway:
         """See `Records`."""
         query = {"cursor": cursor, "limit": str(limit), **({"state": state} if state else {})}
         return self._fetch("GET", "?" + urlencode(query), RecordList)
+
+    async def newest(self, chosen: Chosen, *, cursor: str, limit: int, most: int) -> dict[str, Any]:
+        """See `oncegate.app.operators.newest.newest`."""
+        query: list[tuple[str, str]] = [
+            ("order", "newest"),
+            ("cursor", cursor),
+            ("limit", str(limit)),
+            ("scan", str(most)),
+        ]
+        query += [(name, text) for name, text in (("state", chosen.state), ("route", chosen.route)) if text is not None]
+        query += [("caller", digest) for digest in sorted(chosen.callers or ())]
+        if chosen.since_ms:
+            query.append(("since", str(max(1.0, (now_ms() - chosen.since_ms) / 1000))))
+        return self._fetch("GET", "?" + urlencode(query), NewestRecords)
 
     async def show(self, identifier: str) -> dict[str, Any] | None:
         """See `Records`."""

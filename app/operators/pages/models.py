@@ -10,6 +10,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstrai
 from pydantic.json_schema import SkipJsonSchema
 
 from oncegate.app.operators.audit import MOST_REASON, REASON
+from oncegate.app.operators.newest import CALLER_DIGEST
 from oncegate.app.operators.records import MOST_SECONDS
 from oncegate.cache.redis.streams.entry_id import ENTRY_ID
 from oncegate.middleware.rules.key import RECORD_ID
@@ -19,6 +20,7 @@ State = Literal["in-flight", "succeeded", "failed", "unknown"]
 PATTERN: dict[str, Any] = {"pattern": f"^{RECORD_ID.pattern}$"}
 """The form of a record's id: described, and checked where the record is looked for, which says what is wrong in better words."""
 RecordId = Annotated[str, Field(pattern=PATTERN["pattern"])]
+CallerDigest = Annotated[str, Field(pattern=f"^{CALLER_DIGEST.pattern}$")]
 Position = Annotated[str, Field(pattern=f"^{ENTRY_ID.pattern}$")]
 Sequence = Annotated[int, Field(ge=1)]
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{12}$")]
@@ -293,6 +295,19 @@ class WholeRecord(RecordShape):
 class RecordList(_Sent):
     records: list[RecordShape | UnreadableRecord]
     cursor: str
+    scanned: int | Missing = Field(default=None, description="Of the newest: how many were looked at")
+    complete: bool | Missing = Field(default=None, description="Of the newest: whether those were all that there are")
+    counts: dict[str, int] | Missing = Field(
+        default=None, description="Of the newest: how many of those looked at are chosen, by state, in whatever state"
+    )
+
+
+class NewestRecords(RecordList):
+    """The same, where the newest were wanted."""
+
+    scanned: int
+    complete: bool
+    counts: dict[str, int]
 
 
 class RecordIds(_Sent):
