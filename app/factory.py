@@ -9,6 +9,7 @@ from oncegate.app.gateway.gateway import Gateway
 from oncegate.app.gateway.lasting import Lasting
 from oncegate.app.gateway.tunnel import Tunnels
 from oncegate.app.http1 import TrustedPeers
+from oncegate.app.operators.audit_lines import AuditLines
 from oncegate.app.operators.pages.bearer import Bearer
 from oncegate.app.operators.pages.operations import Operations, guarded
 from oncegate.app.operators.pages.policy import published
@@ -28,7 +29,7 @@ from oncegate.app.telemetry.line_writer import LineWriter
 from oncegate.app.telemetry.metrics import Metrics
 from oncegate.app.upstream.forward import Forwarder
 from oncegate.cache.open import open_cache
-from oncegate.cache.store import Cache
+from oncegate.cache.store import Cache, KeepsAudit
 from oncegate.middleware.admission.observe import Observation
 from oncegate.middleware.http.asgi import App
 from oncegate.middleware.http.door import Observing
@@ -318,6 +319,7 @@ def _operators_app(
         records=create_records(settings, cache),
         statuses=statuses,
         streams=streams,
+        audit=AuditLines(cache, settings.namespace) if isinstance(cache, KeepsAudit) else None,
         cors=settings.cross_origin(),
         guarded=guarded(settings.public, settings.ops_port),
     )

@@ -120,6 +120,22 @@ class KeepsSecretCheck(Protocol):
 
 
 @runtime_checkable
+class KeepsAudit(Protocol):
+    """A cache that also keeps what operators changed in a namespace, for all who share it: lines, the last ones of them."""
+
+    async def keep_audit_line(self, namespace: str, line: bytes, *, most: int, ttl_ms: int) -> None:
+        """Keep ``line``, which has no line break, and of the others as many as are ``most`` with it; for ``ttl_ms`` from now on.
+
+        It may go past the store's limit of memory. Raises `CacheUnavailable`.
+        """
+        ...
+
+    async def audit_lines(self, namespace: str) -> list[bytes]:
+        """The lines that are kept, the newest first. Raises `CacheUnavailable`."""
+        ...
+
+
+@runtime_checkable
 class Purges(Cache, Protocol):
     """A cache that can also remove records for good, whatever they hold."""
 

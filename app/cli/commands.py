@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from oncegate.app.cli.audit import audit, author, reason
+from oncegate.app.cli.audit import audit, audit_kept, author, reason
 from oncegate.app.cli.commands_view import print_command, print_discarded, print_letters, print_pending, print_retried
 from oncegate.app.cli.terminal import output
 from oncegate.app.cli.usage import (
@@ -132,12 +132,19 @@ async def retry(found: "Commands", as_json: bool, identifiers: tuple[str, ...], 
         unread += done["unread"]
         if done["retried"]:
             audit(f"dead letter {letter.id} of command {letter.command}", "retried", reason)
+    if retried:
+        what = f"{len(retried)} dead letters of stream {found.stream.name}" if everything else _named(identifiers)
+        await audit_kept(found.cache, found.namespace, what, "retried", reason)
     output({"retried": retried}, print_retried, as_json=as_json)
     if missing:
         end(f"no dead letter of {', '.join(missing)}", 1)
     if unread:
         ids = ", ".join(unread)
         end(f"left where they are, since their consumer reads the stream no more (start its worker first): {ids}", 1)
+
+
+def _named(identifiers: tuple[str, ...]) -> str:
+    return f"dead letters of {', '.join(identifiers)}"
 
 
 async def _chosen(found: "Commands", identifiers: tuple[str, ...], missing: list[str]) -> AsyncIterator["Letter"]:
@@ -168,6 +175,8 @@ async def discard(found: "Commands", as_json: bool, identifiers: tuple[str, ...]
             audit(f"dead letters of {identifier}", "discarded", reason)
         else:
             missing.append(identifier)
+    if discarded:
+        await audit_kept(found.cache, found.namespace, _named(identifiers), "discarded", reason)
     output({"discarded": discarded}, print_discarded, as_json=as_json)
     if missing:
         end(f"no dead letter of {', '.join(missing)}", 1)

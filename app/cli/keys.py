@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from oncegate.app.cli.audit import audit, author, reason
+from oncegate.app.cli.audit import audit, audit_kept, author, reason
 from oncegate.app.cli.keys_list import began, chosen_of, newest_of
 from oncegate.app.cli.keys_options import (
     attempt_option,
@@ -246,7 +246,9 @@ async def purge(
     if purged.removed:
         chosen = ["one caller"] * (lines is not None) + [f"route {route}"] * (route is not None)
         chosen += [f"completed more than {older} ago"] * (older is not None)
-        audit(f"{purged.removed} records ({', '.join(chosen)})", f"purged{', by force,' if force else ''}", reason)
+        what, done = f"{purged.removed} records ({', '.join(chosen)})", f"purged{', by force,' if force else ''}"
+        audit(what, done, reason)
+        await audit_kept(source.cache, source.namespace, what, done, reason)
     output(asdict(purged) | {"dry_run": dry_run}, print_purged, as_json=as_json)
 
 
@@ -259,6 +261,7 @@ async def _resolve(source: "Source", identifier: str, request: "ResolveRequest",
         end(f"nothing was changed: {WHY_NOT[resolution][1]}", 1)
     if isinstance(source, Records):  # a gateway does it itself
         audit(f"record {identifier}", resolved(request), reason)
+        await audit_kept(source.cache, source.namespace, f"record {identifier}", resolved(request), reason)
     state = request.state.value if request.state else "absent"
     output({"id": identifier, "resolution": "resolved", "state": state}, print_resolution, as_json=as_json)
 

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import click
 
+from oncegate.app.cli.audit_list import audit
 from oncegate.app.cli.check import check
 from oncegate.app.cli.commands import commands
 from oncegate.app.cli.config import config
@@ -203,6 +204,7 @@ for each in (
     records,
     check,
     config,
+    audit,
     shadow,
     reload,
     worker,

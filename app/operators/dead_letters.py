@@ -105,7 +105,7 @@ class Commands:
         self, stream: CommandStream, cache: Cache, namespace: str, consumer: str, encryption: Encryption | None
     ) -> None:
         self.stream = stream
-        self._cache = cache
+        self.cache = cache
         self.namespace = namespace
         self._consumer = consumer
         self._encryption = encryption
@@ -209,7 +209,7 @@ class Commands:
         """The letter of an accepted command, made of its entry; of its 202 alone, once that is gone."""
         fields = {b"command": command.encode()}
         with suppress(RecordUnreadable):
-            held = await self._cache.get(key_of_id(self.namespace, command))
+            held = await self.cache.get(key_of_id(self.namespace, command))
             if held is not None and held.record.submission:
                 accepted = read_error(held.record.response)
                 fields[b"sequence"] = str(accepted.get("sequence", "")).encode()
@@ -221,13 +221,13 @@ class Commands:
     async def _submission(self, command: str) -> dict[str, Any] | None:
         if not RECORD_ID.fullmatch(command):
             return None
-        return await row(self._cache.peek(key_of_id(self.namespace, command)))
+        return await row(self.cache.peek(key_of_id(self.namespace, command)))
 
     async def _execution(self, command: str) -> dict[str, Any] | None:
         if not RECORD_ID.fullmatch(command):
             return None
         key = execution_key(key_of_id(self.namespace, command), self._consumer)
-        return await row(self._cache.get(key), _with_error)
+        return await row(self.cache.get(key), _with_error)
 
     # -- and the way back ---------------------------------------------------------------------------------------------
 

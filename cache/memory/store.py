@@ -120,6 +120,20 @@ class MemoryCache(CallbackCache, by_callback=True):
                 after = ""
         return Page(tuple(found), "")
 
+    async def keep_audit_line(self, namespace: str, line: bytes, *, most: int, ttl_ms: int) -> None:
+        """See `KeepsAudit`."""
+        with self._guard:
+            key, now_ms = _audit_key(namespace), self._now_ms()
+            held = self._entries.get(key, now_ms)
+            lines = [line] if held is None else [line, *held.data.split(b"\n")]
+            self._entries.put(key, b"\n".join(lines[:most]), now_ms + ttl_ms)
+
+    async def audit_lines(self, namespace: str) -> list[bytes]:
+        """See `KeepsAudit`."""
+        with self._guard:
+            held = self._entries.get(_audit_key(namespace), self._now_ms())
+            return [] if held is None else held.data.split(b"\n")
+
     async def check(self) -> list[str]:
         """See `Cache.check`."""
         return []
@@ -208,3 +222,7 @@ class _MemoryCalls:
     ) -> None:
         """See `CallbackCalls`."""
         then(self._move(key, transitions.complete, outcome, ttl_ms))
+
+
+def _audit_key(namespace: str) -> str:
+    return f"{{{namespace}:audit}}"

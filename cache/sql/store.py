@@ -15,7 +15,14 @@ from oncegate.cache.codec import body_begins, decode, encode
 from oncegate.cache.encryption import OFF_LOOP_BYTES, Encryption, given_encryption, off_loop
 from oncegate.cache.errors import CacheError, RecordUnreadable
 from oncegate.cache.record import TOKEN_BYTES, Claim, ClaimRequest, Record, body_bytes
-from oncegate.cache.sql.calls import CallDecision, ClaimDecision, OwnerDecision, SecretDecision
+from oncegate.cache.sql.calls import (
+    AuditDecision,
+    CallDecision,
+    ClaimDecision,
+    OwnerDecision,
+    SecretDecision,
+    audit_key,
+)
 from oncegate.cache.sql.line import Call, ClaimCall, Line
 from oncegate.cache.sql.rows import Row, Rows
 from oncegate.cache.store import Adopt, CallbackCache, CallbackCalls, Page, Then, start
@@ -227,6 +234,15 @@ class SqlCache(CallbackCache, by_callback=True):
     async def check_secret(self, namespace: str, values: Sequence[str], *, writes: bool) -> bool:
         """See `KeepsSecretCheck`. It is kept for good, beside the records: no scan of the namespace finds it."""
         return await self._decide(SecretDecision(namespace, values, writes=writes))
+
+    async def keep_audit_line(self, namespace: str, line: bytes, *, most: int, ttl_ms: int) -> None:
+        """See `KeepsAudit`. All lines are one row."""
+        await self._decide(AuditDecision(namespace, line, most=most, ttl_ms=ttl_ms), repeats=False)
+
+    async def audit_lines(self, namespace: str) -> list[bytes]:
+        """See `KeepsAudit`."""
+        read = await self._line(asyncio.get_running_loop()).rows.read(audit_key(namespace))
+        return [] if read is None else read[0].data.split(b"\n")
 
     async def scan(self, namespace: str, key_digest: str | None = None, *, cursor: str = "", limit: int = 100) -> Page:
         """See `Cache.scan`. In the order of the keys."""

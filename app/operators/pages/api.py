@@ -11,6 +11,8 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from oncegate.app.operators.audit import OPERATOR
+from oncegate.app.operators.audit_lines import AuditLines
+from oncegate.app.operators.pages import audit as audit_page
 from oncegate.app.operators.pages import commands, description, models
 from oncegate.app.operators.pages import records as records_page
 from oncegate.app.operators.pages import reload as reload_page
@@ -125,13 +127,15 @@ def create_app(
     statuses: CommandStatuses | None = None,
     streams: "Mapping[str, OpenCommands] | None" = None,
     reload: Reload | None = None,
+    audit: AuditLines | None = None,
     cors: CrossOrigin | None = None,
     guarded: frozenset[str] = frozenset(FOR_OPERATORS),
 ) -> FastAPI:
     """The app, whose paths begin behind the prefix.
 
     ``metrics`` formats them as an ``Accept`` header asks; ``policy`` makes what is published about keys. Where ``records``,
-    ``statuses``, ``streams`` or ``reload`` are not given, their paths don't exist; without ``operators`` only statuses may.
+    ``statuses``, ``streams``, ``reload`` or ``audit`` are not given, their paths don't exist; without ``operators`` only statuses
+    may.
     ``cors`` says which scripts may read commands' statuses; ``guarded`` are the paths that need an operator's token.
     """
     app = FastAPI(
@@ -139,11 +143,13 @@ def create_app(
     )
     app.state.readiness, app.state.metrics, app.state.policy = readiness, metrics, policy
     app.state.records, app.state.statuses, app.state.streams, app.state.reload = records, statuses, streams, reload
+    app.state.audit = audit
     for each in routers(
         statuses=statuses is not None,
         records=operators is not None and records is not None,
         dead_letters=operators is not None and bool(streams),
         reload=operators is not None and reload is not None,
+        audit=operators is not None and audit is not None,
     ):
         app.include_router(each)
     app.add_middleware(_BeforeRoutes, operators=operators, statuses=statuses, cors=cors, guarded=guarded)
@@ -151,7 +157,7 @@ def create_app(
 
 
 def routers(
-    *, statuses: bool = True, records: bool = True, dead_letters: bool = True, reload: bool = True
+    *, statuses: bool = True, records: bool = True, dead_letters: bool = True, reload: bool = True, audit: bool = True
 ) -> list[APIRouter]:
     """The routers of all operations, or without those that a gateway does not have."""
     found = [router, problem_pages]
@@ -163,6 +169,8 @@ def routers(
         from oncegate.app.operators.pages.dead_letters import router as letters  # loads redis-py's client
 
         found.append(letters)
+    if audit:
+        found.append(audit_page.router)
     if reload:
         found.append(reload_page.router)
     return found

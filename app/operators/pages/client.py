@@ -16,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 from oncegate.app.operators.audit import Author
 from oncegate.app.operators.newest import Chosen
 from oncegate.app.operators.pages.models import (
+    AuditList,
     NewestRecords,
     PolicyShape,
     RecordIds,
@@ -72,6 +73,11 @@ class RemoteGateway:
     async def reload(self) -> dict[str, Any]:
         """Have it read its configuration anew. Raises `GatewayError` where it doesn't, or nothing was changed."""
         return self._document("POST", "reload/", ReloadedShape)
+
+    async def audit(self, *, limit: int, operator: str | None) -> dict[str, Any]:
+        """See `oncegate.app.operators.audit_lines.AuditLines.listing`. Raises `GatewayError`."""
+        query = {"limit": str(limit)} | ({} if operator is None else {"operator": operator})
+        return self._document("GET", "audit/?" + urlencode(query), AuditList)
 
     async def policy(self) -> dict[str, Any]:
         """The rules that it publishes. Raises `GatewayError`."""

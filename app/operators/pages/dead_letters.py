@@ -5,6 +5,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, HTTPException, Path, Query, Request, Response
 
+from oncegate.app.operators.audit_lines import AuditLines
 from oncegate.app.operators.dead_letters import Commands, NotAnId, OpenCommands
 from oncegate.app.operators.pages.models import (
     Change,
@@ -90,7 +91,8 @@ async def retry_dead_letter(
     retried, unread = ([each for one in done for each in one[name]] for name in ("retried", "unread"))
     if not retried:
         raise HTTPException(409, _GONE_CONSUMER) if unread else HTTPException(404, _NO_LETTER)
-    author.report(f"dead letters of {identifier}", "retried")
+    audit: AuditLines = request.app.state.audit
+    await audit.report(author, f"dead letters of {identifier}", "retried")
     return document({"retried": retried, "unread": unread})
 
 
@@ -107,5 +109,6 @@ async def discard_dead_letter(
     discarded = await commands.discard(await commands.find(identifier))
     if not discarded:
         raise HTTPException(404, _NO_LETTER)
-    author_of(request, given.reason).report(f"dead letters of {identifier}", "discarded")
+    audit: AuditLines = request.app.state.audit
+    await audit.report(author_of(request, given.reason), f"dead letters of {identifier}", "discarded")
     return document({"discarded": discarded})

@@ -320,6 +320,20 @@ class Resolved(_Sent):
     state: Literal["absent", "succeeded", "failed"]
 
 
+class AuditLine(_Sent):
+    at: AwareDatetime | None
+    operator: str = Field(description="The token's name, or user@host; empty for a token without a name")
+    what: str
+    done: str
+    reason: str
+    process: str = Field(description="The host and process that did it")
+
+
+class AuditList(_Sent):
+    lines: list[AuditLine]
+    kept: int = Field(description="How many are kept: the last 1,000, until 30 days after the last one")
+
+
 class ReloadedShape(_Sent):
     configuration: Digest = Field(description="The digest of what is in effect")
     after_restart: list[str] = Field(description="Settings that have changed, and take effect with a restart")

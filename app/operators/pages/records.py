@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Depends, HTTPException, Path, Query, Request, Response
 
 from oncegate.app.operators.audit import OPERATOR, Author, resolved
+from oncegate.app.operators.audit_lines import AuditLines
 from oncegate.app.operators.newest import MOST_SCANNED, Chosen, newest
 from oncegate.app.operators.pages import models
 from oncegate.app.operators.pages.reply import (
@@ -116,19 +117,18 @@ async def show_record(records: Ours, identifier: Identifier) -> Response:
 )
 async def release_record(
     request: Request,
-    records: Ours,
     identifier: Identifier,
     given: models.Release = models.Release(),  # noqa: B008  # frozen
 ) -> Response:
     """It was not executed: set its key free."""
     release = ResolveRequest(None, force=given.force, attempt=given.attempt)
-    return await _write(records, identifier, release, author_of(request, given.reason))
+    return await _write(request, identifier, release, given.reason)
 
 
 @router.post(
     "/{id}/resolve", response_model=models.Resolved, response_description="It is done.", responses=_OF_A_RESOLUTION
 )
-async def resolve_record(request: Request, records: Ours, identifier: Identifier, given: models.Outcome) -> Response:
+async def resolve_record(request: Request, identifier: Identifier, given: models.Outcome) -> Response:
     """It was executed: retries get this answer from now on."""
     resolve = resolution(
         State(given.outcome),
@@ -139,7 +139,7 @@ async def resolve_record(request: Request, records: Ours, identifier: Identifier
         force=given.force,
         attempt=given.attempt,
     )
-    return await _write(records, identifier, resolve, author_of(request, given.reason))
+    return await _write(request, identifier, resolve, given.reason)
 
 
 def author_of(request: Request, reason: str) -> Author:
@@ -147,11 +147,14 @@ def author_of(request: Request, reason: str) -> Author:
     return Author(request.scope.get(OPERATOR, ""), reason)
 
 
-async def _write(records: Records, identifier: str, resolve: ResolveRequest, author: Author) -> Response:
+async def _write(request: Request, identifier: str, resolve: ResolveRequest, reason: str) -> Response:
+    records: Records = request.app.state.records
+    audit: AuditLines = request.app.state.audit
+    author = author_of(request, reason)
     done = await records.resolve(identifier, resolve, author)
     if done is not Resolution.RESOLVED:
         return _not_written(done)
-    author.report(f"record {identifier}", resolved(resolve))
+    await audit.report(author, f"record {identifier}", resolved(resolve))
     to = resolve.state.value if resolve.state else "absent"
     return document({"id": identifier, "resolution": done.value, "state": to})
 

@@ -6,8 +6,6 @@ Rules of docs/contract.md: R11.38.
 import asyncio
 import gc
 import os
-from collections.abc import AsyncIterator
-from pathlib import Path
 from time import thread_time
 from typing import Any
 
@@ -17,14 +15,10 @@ from oncegate.app.operators.newest import Chosen, newest
 from oncegate.app.operators.records import NotARecord, Records
 from oncegate.cache.memory.store import MemoryCache
 from oncegate.cache.record import Claim, ClaimRequest, Record, State, StoredResponse, Trace
-from oncegate.cache.redis.store import RedisCache
-from oncegate.cache.sql.postgresql.rows import create_table
-from oncegate.cache.sql.store import SqlCache
 from oncegate.cache.store import Cache
 from oncegate.middleware.rules.key import caller_of_id, record_id, record_key, scope_parts
 from oncegate.middleware.rules.policy import Policies
 from oncegate.middleware.rules.settings import IdempotencySettings
-from testing.postgresql import PostgreSQLServer
 from testing.served import served
 from testing.upstreams import OK, Upstream, answering
 from tests.app.described import as_described
@@ -33,28 +27,6 @@ NOW_MS = 1_790_000_000_000
 TOKEN = "the-operators-token"
 MOST_HELD = 0.02
 """Seconds of processor time between two turns of the event loop: some 2 ms are meant, and all at once would be half a second."""
-
-
-@pytest.fixture(params=["memory", "redis", "cluster", "sqlite", "postgresql"])
-async def cache(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Cache]:
-    made: Cache
-    if request.param == "memory":
-        made = MemoryCache()
-    elif request.param == "sqlite":
-        made = SqlCache.from_url(f"sqlite:///{tmp_path / 'records.db'}", timeout=30)
-    elif request.param == "postgresql":
-        with PostgreSQLServer() as server:
-            url = f"postgresql://postgres@127.0.0.1:{server.port}/{server.database()}"
-            await create_table(url, timeout=30)
-            made = SqlCache.from_url(url, timeout=30)
-            yield made
-            await made.close()
-        return
-    else:
-        server = request.getfixturevalue({"redis": "redis_server", "cluster": "cluster_group"}[request.param])
-        made = RedisCache.from_url(server.url, timeout=30)
-    yield made
-    await made.close()
 
 
 def records_in(cache: Cache) -> Records:
