@@ -27,6 +27,7 @@ from oncegate.app.telemetry.access_log import AccessLog
 from oncegate.app.telemetry.access_log import observed as access_log_observed
 from oncegate.app.telemetry.line_writer import LineWriter
 from oncegate.app.telemetry.metrics import Metrics
+from oncegate.app.telemetry.recent import RecentDecisions
 from oncegate.app.upstream.forward import Forwarder
 from oncegate.cache.open import open_cache
 from oncegate.cache.store import Cache, KeepsAudit
@@ -114,7 +115,9 @@ def create_gateway(
     if before is None:
         readiness = Readiness(probe=forwarder.probe, cache=cache, write=write)
         access_log = _access_log(settings, metrics)
-        lasting = Lasting(cache, metrics, middleware, readiness, forwarder, tls, access_log, process)
+        lasting = Lasting(
+            cache, metrics, middleware, readiness, forwarder, RecentDecisions(metrics), tls, access_log, process
+        )
     else:
         lasting, readiness = before.lasting, before.lasting.readiness
         lasting.go_on_in(middleware)
@@ -122,7 +125,7 @@ def create_gateway(
     known = [*map(parse, settings.admin_tokens), *([AdminToken.of("", admin_token)] if admin_token else [])]
     operators = Bearer(known, metrics.login_refused) if known else None
     tokens = door.tokens
-    create = partial(_operators_app, settings, policies, cache, metrics, readiness, operators, tokens, reload)
+    create = partial(_operators_app, settings, policies, lasting, operators, tokens, reload)
     gateway = Gateway(
         middleware,
         lasting=lasting,
@@ -281,9 +284,7 @@ def create_records(settings: GatewaySettings, cache: Cache) -> Records:
 def _operators_app(
     settings: GatewaySettings,
     policies: Policies,
-    cache: Cache,
-    metrics: Metrics,
-    readiness: Readiness,
+    lasting: Lasting,
     operators: Bearer | None,
     tokens: Tokens | None,
     reload: Reload | None,
@@ -292,6 +293,7 @@ def _operators_app(
     from oncegate.app.operators.pages.api import create_app
     from oncegate.app.operators.pages.commands import CommandStatuses
 
+    cache, metrics, readiness = lasting.cache, lasting.metrics, lasting.readiness
     statuses, streams = None, {}
     consumers = settings.consumers
     if consumers:
@@ -319,6 +321,7 @@ def _operators_app(
         records=create_records(settings, cache),
         statuses=statuses,
         streams=streams,
+        recent=lasting.recent,
         audit=AuditLines(cache, settings.namespace) if isinstance(cache, KeepsAudit) else None,
         cors=settings.cross_origin(),
         guarded=guarded(settings.public, settings.ops_port),

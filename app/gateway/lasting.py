@@ -7,6 +7,7 @@ from oncegate.app.operators.readiness import Readiness
 from oncegate.app.settings.certificates import ListenerTls
 from oncegate.app.telemetry.access_log import AccessLog
 from oncegate.app.telemetry.metrics import Metrics
+from oncegate.app.telemetry.recent import RecentDecisions
 from oncegate.app.upstream.forward import Forwarder
 from oncegate.cache.store import Cache
 from oncegate.middleware.http.middleware import IdempotencyMiddleware
@@ -30,6 +31,7 @@ class Lasting:
     middleware: IdempotencyMiddleware
     readiness: Readiness
     forwarder: Forwarder
+    recent: RecentDecisions
     tls: ListenerTls | None = None
     access_log: AccessLog | None = None
     tracing: "ProcessTracing | None" = None
@@ -42,6 +44,7 @@ class Lasting:
             self.access_log.lines.start()
         if self.tracing is not None:
             self.tracing.start()
+        self.recent.start()
 
     def go_on_in(self, middleware: IdempotencyMiddleware) -> None:
         """Have the requests of ``middleware`` count with those that are in flight, and meet them."""
@@ -59,6 +62,7 @@ class Lasting:
 
     async def close(self) -> None:
         """Close the connections to the upstream and to the cache."""
+        self.recent.stop()
         await self.forwarder.close()
         await self.cache.close()
         if self.tracing is not None:

@@ -9,7 +9,7 @@ much per number).
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from time import time
 from typing import Any, Final
@@ -283,6 +283,11 @@ class Metrics(Watch):
         """Count a call that the cache did not answer, or refused."""
         self._row[self._cache_errors[operation]] += 1
         self._cache[operation].add(self._row, seconds)
+
+    def decided(self) -> Iterator[tuple[tuple[str, str, str, str], float]]:
+        """How many requests were answered so far, by route, method, decision and mode: of all workers, those that are 0 too."""
+        for labels, column in list(self._requests.items()):
+            yield labels, self._numbers.total(column)
 
     # -- exposing -----------------------------------------------------------------------------------------------------
 
