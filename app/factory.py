@@ -28,6 +28,7 @@ from oncegate.app.telemetry.access_log import AccessLog
 from oncegate.app.telemetry.access_log import observed as access_log_observed
 from oncegate.app.telemetry.line_writer import LineWriter
 from oncegate.app.telemetry.metrics import Metrics
+from oncegate.app.telemetry.recent import RecentDecisions
 from oncegate.app.upstream.forward import Forwarder
 from oncegate.cache.open import open_cache
 from oncegate.cache.store import Cache, KeepsAudit
@@ -115,8 +116,8 @@ def create_gateway(
     if before is None:
         readiness = Readiness(probe=forwarder.probe, cache=cache, write=write)
         access_log = _access_log(settings, metrics)
-        ended = EndedSessions(settings.workers)
-        lasting = Lasting(cache, metrics, middleware, readiness, forwarder, ended, tls, access_log, process)
+        ended, recent = EndedSessions(settings.workers), RecentDecisions(metrics)
+        lasting = Lasting(cache, metrics, middleware, readiness, forwarder, recent, ended, tls, access_log, process)
     else:
         lasting, readiness = before.lasting, before.lasting.readiness
         lasting.go_on_in(middleware)
@@ -125,7 +126,7 @@ def create_gateway(
     operators = Bearer(known, metrics.login_refused) if known else None
     sessions = Sessions(lasting.ended_sessions, session_keys(settings.given_secrets), known)
     tokens = door.tokens
-    create = partial(_operators_app, settings, policies, cache, metrics, readiness, operators, sessions, tokens, reload)
+    create = partial(_operators_app, settings, policies, lasting, operators, sessions, tokens, reload)
     gateway = Gateway(
         middleware,
         lasting=lasting,
@@ -284,9 +285,7 @@ def create_records(settings: GatewaySettings, cache: Cache) -> Records:
 def _operators_app(
     settings: GatewaySettings,
     policies: Policies,
-    cache: Cache,
-    metrics: Metrics,
-    readiness: Readiness,
+    lasting: Lasting,
     operators: Bearer | None,
     sessions: Sessions,
     tokens: Tokens | None,
@@ -298,6 +297,7 @@ def _operators_app(
     from oncegate.app.operators.pages.api import create_app
     from oncegate.app.operators.pages.commands import CommandStatuses
 
+    cache, metrics, readiness = lasting.cache, lasting.metrics, lasting.readiness
     records = create_records(settings, cache)
     audit = AuditLines(cache, settings.namespace) if isinstance(cache, KeepsAudit) else None
     statuses, streams = None, {}
@@ -323,7 +323,7 @@ def _operators_app(
         records=records,
         readiness=readiness,
         policy=partial(policy_document, *rules),
-        decisions=metrics.answered,
+        recent=lasting.recent,
         gauges=metrics.of_the_moment,
         streams=streams,
         audit=audit,
@@ -339,6 +339,7 @@ def _operators_app(
         statuses=statuses,
         streams=streams,
         audit=audit,
+        recent=lasting.recent,
         cors=settings.cross_origin(),
         guarded=guarded(settings.public, settings.ops_port),
         console=Console(settings.prefix, sources, sessions, operators, TrustedPeers(settings.trusted_proxies)),

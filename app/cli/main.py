@@ -15,6 +15,7 @@ from oncegate.app.cli.database.inbox import inbox
 from oncegate.app.cli.database.outbox import outbox
 from oncegate.app.cli.database.projections import project, projections
 from oncegate.app.cli.database.relay import relay
+from oncegate.app.cli.decisions import decisions
 from oncegate.app.cli.keys import keys
 from oncegate.app.cli.records import records
 from oncegate.app.cli.reload import reload
@@ -205,6 +206,7 @@ for each in (
     check,
     config,
     audit,
+    decisions,
     shadow,
     reload,
     worker,

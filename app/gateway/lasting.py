@@ -8,6 +8,7 @@ from oncegate.app.operators.readiness import Readiness
 from oncegate.app.settings.certificates import ListenerTls
 from oncegate.app.telemetry.access_log import AccessLog
 from oncegate.app.telemetry.metrics import Metrics
+from oncegate.app.telemetry.recent import RecentDecisions
 from oncegate.app.upstream.forward import Forwarder
 from oncegate.cache.store import Cache
 from oncegate.middleware.http.middleware import IdempotencyMiddleware
@@ -31,6 +32,7 @@ class Lasting:
     middleware: IdempotencyMiddleware
     readiness: Readiness
     forwarder: Forwarder
+    recent: RecentDecisions
     ended_sessions: EndedSessions
     tls: ListenerTls | None = None
     access_log: AccessLog | None = None
@@ -49,6 +51,7 @@ class Lasting:
             self.access_log.lines.start()
         if self.tracing is not None:
             self.tracing.start()
+        self.recent.start()
 
     def go_on_in(self, middleware: IdempotencyMiddleware) -> None:
         """Have the requests of ``middleware`` count with those that are in flight, and meet them."""
@@ -66,6 +69,7 @@ class Lasting:
 
     async def close(self) -> None:
         """Close the connections to the upstream and to the cache."""
+        self.recent.stop()
         await self.forwarder.close()
         await self.cache.close()
         if self.tracing is not None:

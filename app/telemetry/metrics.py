@@ -9,7 +9,7 @@ much per number).
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from time import time
 from typing import Any, Final
@@ -284,18 +284,16 @@ class Metrics(Watch):
         self._row[self._cache_errors[operation]] += 1
         self._cache[operation].add(self._row, seconds)
 
+    def decided(self) -> Iterator[tuple[tuple[str, str, str, str], float]]:
+        """How many requests were answered so far, by route, method, decision and mode: of all workers, those that are 0 too."""
+        for labels, column in list(self._requests.items()):
+            yield labels, self._numbers.total(column)
+
     # -- exposing -----------------------------------------------------------------------------------------------------
 
     def page(self, accept: str) -> tuple[bytes, str]:
         """All metrics in the format that ``accept`` asks for, and its content type."""
         return page_of(self._registry, accept)
-
-    def answered(self) -> dict[tuple[str, str, str], int]:
-        """The requests that were answered under enforcement since the start, by all workers, by route, method and decision."""
-        counted = {
-            key[:3]: int(self._numbers.total(column)) for key, column in self._requests.items() if key[3] == ENFORCED
-        }
-        return {key: count for key, count in counted.items() if count}
 
     def of_the_moment(self) -> dict[str, int]:
         """What is under way in all workers, and what those have lost that died, by the names of their metrics."""

@@ -14,6 +14,7 @@ from oncegate.app.operators.audit import OPERATOR
 from oncegate.app.operators.audit_lines import AuditLines
 from oncegate.app.operators.pages import audit as audit_page
 from oncegate.app.operators.pages import commands, description, models
+from oncegate.app.operators.pages import decisions as decisions_page
 from oncegate.app.operators.pages import records as records_page
 from oncegate.app.operators.pages import reload as reload_page
 from oncegate.app.operators.pages.bearer import Bearer
@@ -24,6 +25,7 @@ from oncegate.app.operators.pages.reply import NO_TOKEN, REALM, Answers, documen
 from oncegate.app.operators.readiness import Readiness
 from oncegate.app.operators.records import NotARecord, Records
 from oncegate.app.operators.reloading import Reload
+from oncegate.app.telemetry.recent import RecentDecisions
 from oncegate.cache.errors import CacheError, RecordUnreadable
 from oncegate.middleware.http.asgi import App, BodyAgain, Message, Receive, Scope, Send, read_body
 from oncegate.middleware.http.cors import CrossOrigin
@@ -128,6 +130,7 @@ def create_app(
     streams: "Mapping[str, OpenCommands] | None" = None,
     reload: Reload | None = None,
     audit: AuditLines | None = None,
+    recent: RecentDecisions | None = None,
     cors: CrossOrigin | None = None,
     guarded: frozenset[str] = frozenset(FOR_OPERATORS),
     console: App | None = None,
@@ -135,8 +138,8 @@ def create_app(
     """The app, whose paths begin behind the prefix.
 
     ``metrics`` formats them as an ``Accept`` header asks; ``policy`` makes what is published about keys. Where ``records``,
-    ``statuses``, ``streams``, ``reload`` or ``audit`` are not given, their paths don't exist; without ``operators`` only statuses
-    may.
+    ``statuses``, ``streams``, ``reload``, ``audit`` or ``recent`` are not given, their paths don't exist; without ``operators``
+    only statuses may.
     ``cors`` says which scripts may read commands' statuses; ``guarded`` are the paths that need an operator's token. ``console``
     answers what is below ``console``, and browsers at the prefix itself.
     """
@@ -145,13 +148,14 @@ def create_app(
     )
     app.state.readiness, app.state.metrics, app.state.policy = readiness, metrics, policy
     app.state.records, app.state.statuses, app.state.streams, app.state.reload = records, statuses, streams, reload
-    app.state.audit = audit
+    app.state.audit, app.state.recent = audit, recent
     for each in routers(
         statuses=statuses is not None,
         records=operators is not None and records is not None,
         dead_letters=operators is not None and bool(streams),
         reload=operators is not None and reload is not None,
         audit=operators is not None and audit is not None,
+        decisions=operators is not None and recent is not None,
     ):
         app.include_router(each)
     app.add_middleware(
@@ -161,7 +165,13 @@ def create_app(
 
 
 def routers(
-    *, statuses: bool = True, records: bool = True, dead_letters: bool = True, reload: bool = True, audit: bool = True
+    *,
+    statuses: bool = True,
+    records: bool = True,
+    dead_letters: bool = True,
+    reload: bool = True,
+    audit: bool = True,
+    decisions: bool = True,
 ) -> list[APIRouter]:
     """The routers of all operations, or without those that a gateway does not have."""
     found = [router, problem_pages]
@@ -175,6 +185,8 @@ def routers(
         found.append(letters)
     if audit:
         found.append(audit_page.router)
+    if decisions:
+        found.append(decisions_page.router)
     if reload:
         found.append(reload_page.router)
     return found

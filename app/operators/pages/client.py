@@ -17,6 +17,7 @@ from oncegate.app.operators.audit import Author
 from oncegate.app.operators.newest import Chosen
 from oncegate.app.operators.pages.models import (
     AuditList,
+    DecisionList,
     NewestRecords,
     PolicyShape,
     RecordIds,
@@ -78,6 +79,10 @@ class RemoteGateway:
         """See `oncegate.app.operators.audit_lines.AuditLines.listing`. Raises `GatewayError`."""
         query = {"limit": str(limit)} | ({} if operator is None else {"operator": operator})
         return self._document("GET", "audit/?" + urlencode(query), AuditList)
+
+    async def decisions(self, minutes: int) -> dict[str, Any]:
+        """What it answered in the last ``minutes``. Raises `GatewayError`."""
+        return self._document("GET", f"decisions/?minutes={minutes}", DecisionList)
 
     async def policy(self) -> dict[str, Any]:
         """The rules that it publishes. Raises `GatewayError`."""

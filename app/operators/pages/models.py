@@ -334,6 +334,22 @@ class AuditList(_Sent):
     kept: int = Field(description="How many are kept: the last 1,000, until 30 days after the last one")
 
 
+class DecidedShape(_Sent):
+    route: str = Field(description="The pattern, * for the default one")
+    decision: str = Field(description="As in oncegate_requests_total")
+    mode: Literal["enforced", "shadow"]
+    count: int
+
+
+class DecisionList(_Sent):
+    since: AwareDatetime
+    seconds: float = Field(
+        description="How long that is ago: up to a minute more, or less where it has not run for so long"
+    )
+    process: str = Field(description="The host and process that answers")
+    decisions: list[DecidedShape]
+
+
 class ReloadedShape(_Sent):
     configuration: Digest = Field(description="The digest of what is in effect")
     after_restart: list[str] = Field(description="Settings that have changed, and take effect with a restart")
