@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from oncegate.app.operators.console.sessions import EndedSessions
 from oncegate.app.operators.readiness import Readiness
 from oncegate.app.settings.certificates import ListenerTls
 from oncegate.app.telemetry.access_log import AccessLog
@@ -32,11 +33,17 @@ class Lasting:
     readiness: Readiness
     forwarder: Forwarder
     recent: RecentDecisions
+    ended_sessions: EndedSessions
     tls: ListenerTls | None = None
     access_log: AccessLog | None = None
     tracing: "ProcessTracing | None" = None
     tokens: Tokens | None = None
     drain_timeout: float = 0.0
+
+    def enter(self, index: int) -> None:
+        """This process is worker ``index`` from now on."""
+        self.metrics.enter(index)
+        self.ended_sessions.enter(index)
 
     def start(self) -> None:
         """Begin to write and to send what is said of requests, in this process."""

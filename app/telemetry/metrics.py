@@ -295,6 +295,24 @@ class Metrics(Watch):
         """All metrics in the format that ``accept`` asks for, and its content type."""
         return page_of(self._registry, accept)
 
+    def answered(self) -> dict[tuple[str, str, str], int]:
+        """The requests that were answered under enforcement since the start, by all workers, by route, method and decision."""
+        counted = {
+            key[:3]: int(self._numbers.total(column)) for key, column in self._requests.items() if key[3] == ENFORCED
+        }
+        return {key: count for key, count in counted.items() if count}
+
+    def of_the_moment(self) -> dict[str, int]:
+        """What is under way in all workers, and what those have lost that died, by the names of their metrics."""
+        columns = {
+            "attempts_in_flight": self._in_flight,
+            "outcomes_waiting": self._waiting,
+            "worker_deaths": self._deaths,
+            "attempts_lost": self._died_with,
+            "logins_refused": self._refused_logins,
+        }
+        return {name: int(self._numbers.total(column)) for name, column in columns.items()}
+
     def describe(self) -> list[Metric]:
         """Called by the registry: no family is described beforehand."""
         return []

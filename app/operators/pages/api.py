@@ -133,13 +133,15 @@ def create_app(
     recent: RecentDecisions | None = None,
     cors: CrossOrigin | None = None,
     guarded: frozenset[str] = frozenset(FOR_OPERATORS),
+    console: App | None = None,
 ) -> FastAPI:
     """The app, whose paths begin behind the prefix.
 
     ``metrics`` formats them as an ``Accept`` header asks; ``policy`` makes what is published about keys. Where ``records``,
     ``statuses``, ``streams``, ``reload``, ``audit`` or ``recent`` are not given, their paths don't exist; without ``operators``
     only statuses may.
-    ``cors`` says which scripts may read commands' statuses; ``guarded`` are the paths that need an operator's token.
+    ``cors`` says which scripts may read commands' statuses; ``guarded`` are the paths that need an operator's token. ``console``
+    answers what is below ``console``, and browsers at the prefix itself.
     """
     app = FastAPI(
         openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False, exception_handlers=_EXCEPTION_HANDLERS
@@ -156,7 +158,9 @@ def create_app(
         decisions=operators is not None and recent is not None,
     ):
         app.include_router(each)
-    app.add_middleware(_BeforeRoutes, operators=operators, statuses=statuses, cors=cors, guarded=guarded)
+    app.add_middleware(
+        _BeforeRoutes, operators=operators, statuses=statuses, cors=cors, guarded=guarded, console=console
+    )
     return app
 
 
@@ -208,12 +212,14 @@ class _BeforeRoutes:
         statuses: CommandStatuses | None,
         cors: CrossOrigin | None,
         guarded: frozenset[str],
+        console: App | None,
     ) -> None:
         self._app = app
         self._operators = operators
         self._statuses = statuses
         self._cors = cors
         self._guarded = guarded
+        self._console = console
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         name = scope["path"].split("/")[1]
@@ -223,6 +229,8 @@ class _BeforeRoutes:
             await problem(401, _NOBODY, headers={"www-authenticate": REALM})(scope, receive, send)
         elif name == "commands" and self._statuses is not None and self._cors is not None:
             await self._for_scripts(self._cors, self._statuses, scope, receive, send)
+        elif self._console is not None and (name == "console" or (not name and _wants_page(scope))):
+            await self._console(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
@@ -266,6 +274,11 @@ class _BeforeRoutes:
             await send(message)
 
         await self._app(scope, receive, reply)
+
+
+def _wants_page(scope: Scope) -> bool:
+    """Whether a request is a browser's for a page: its Accept names HTML."""
+    return any(name == b"accept" and b"text/html" in value.lower() for name, value in scope["headers"])
 
 
 async def _refused(_: Request, error: HTTPException) -> Response:

@@ -1,0 +1,31 @@
+"""Where the console's pages get what they show: the same objects that the API under the prefix has."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from oncegate.app.operators.audit_lines import AuditLines
+from oncegate.app.operators.readiness import Readiness
+from oncegate.app.operators.records import Records
+
+if TYPE_CHECKING:
+    from oncegate.app.operators.dead_letters import OpenCommands
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What the pages show.
+
+    ``decisions`` counts this gateway's answered requests by route, method and decision, since its start; ``gauges`` are numbers
+    of the moment; ``policy`` is what is published about keys; ``streams`` open the commands of a stream, by its name.
+    """
+
+    records: Records
+    readiness: Readiness
+    policy: Callable[[], dict[str, Any]]
+    decisions: Callable[[], Mapping[tuple[str, str, str], int]]
+    gauges: Callable[[], Mapping[str, float]]
+    streams: "Mapping[str, OpenCommands]"
+    audit: AuditLines | None = None
+    cache_url: str = ""
+    """Without credentials."""
