@@ -109,7 +109,7 @@ async def retry_group(commands: Commands, group: str, author: Author) -> dict[st
     How many were ``changed``, how many are ``unread`` and stay, and whether ``more`` may be of the group.
     """
     changed, unread = 0, 0
-    letters, more = await _letters_of(commands, group)
+    letters, more = await letters_of(commands, group, MOST_CHANGED)
     for letter in letters:
         done = await commands.retry(letter, author)
         changed += len(done["retried"])
@@ -119,16 +119,19 @@ async def retry_group(commands: Commands, group: str, author: Author) -> dict[st
 
 async def discard_group(commands: Commands, group: str) -> dict[str, int | bool]:
     """`Commands.discard` each letter of ``group``, as `retry_group` goes through it."""
-    letters, more = await _letters_of(commands, group)
+    letters, more = await letters_of(commands, group, MOST_CHANGED)
     return {"changed": len(await commands.discard(letters)), "unread": 0, "more": more}
 
 
-async def _letters_of(commands: Commands, group: str) -> tuple[list[Letter], bool]:
-    """The newest letters of ``group``, and whether others may be there: all are read before any is changed."""
+async def letters_of(commands: Commands, group: str, limit: int) -> tuple[list[Letter], bool]:
+    """The newest ``limit`` letters of ``group``, and whether there may be others: all are read before any is changed.
+
+    They have what `group_of` needs, and not what they hold.
+    """
     letters: list[Letter] = []
     scanned = 0
     async for letter in _newest(commands):
-        if len(letters) == MOST_CHANGED or scanned == MOST_SCANNED:
+        if len(letters) == limit or scanned == MOST_SCANNED:
             return letters, True
         scanned += 1
         if group_of(letter).id == group:

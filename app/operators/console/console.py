@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from oncegate.app.http1 import TrustedPeers
 from oncegate.app.operators.audit import Author
-from oncegate.app.operators.console import overview
+from oncegate.app.operators.console import commands, overview, records
 from oncegate.app.operators.console.attempts import Attempts
 from oncegate.app.operators.console.frame import (
     COOKIE,
@@ -38,7 +38,7 @@ from oncegate.middleware.rules.errors import KeyInvalid, PayloadTooLarge, Reques
 
 log = logging.getLogger("oncegate.operators")
 
-PAGES: Final = (*overview.PAGES,)
+PAGES: Final = (*overview.PAGES, *records.PAGES, *commands.PAGES)
 """All pages, in the order of the menu."""
 _STATIC: Final = {"/console.css": "text/css", "/console.js": "text/javascript", "/icon.svg": "image/svg+xml"}
 _FORGED: Final = "The form is not of this session, which may have ended. Nothing was changed: load the page again."
