@@ -116,7 +116,7 @@ def create_gateway(
     if before is None:
         readiness = Readiness(probe=forwarder.probe, cache=cache, write=write)
         access_log = _access_log(settings, metrics)
-        recent, ended = RecentDecisions(metrics), EndedSessions(settings.workers)
+        ended, recent = EndedSessions(settings.workers), RecentDecisions(metrics)
         lasting = Lasting(cache, metrics, middleware, readiness, forwarder, recent, ended, tls, access_log, process)
     else:
         lasting, readiness = before.lasting, before.lasting.readiness
@@ -323,7 +323,7 @@ def _operators_app(
         records=records,
         readiness=readiness,
         policy=partial(policy_document, *rules),
-        decisions=metrics.answered,
+        recent=lasting.recent,
         gauges=metrics.of_the_moment,
         streams=streams,
         audit=audit,
@@ -338,8 +338,8 @@ def _operators_app(
         records=records,
         statuses=statuses,
         streams=streams,
-        recent=lasting.recent,
         audit=audit,
+        recent=lasting.recent,
         cors=settings.cross_origin(),
         guarded=guarded(settings.public, settings.ops_port),
         console=Console(settings.prefix, sources, sessions, operators, TrustedPeers(settings.trusted_proxies)),

@@ -295,13 +295,6 @@ class Metrics(Watch):
         """All metrics in the format that ``accept`` asks for, and its content type."""
         return page_of(self._registry, accept)
 
-    def answered(self) -> dict[tuple[str, str, str], int]:
-        """The requests that were answered under enforcement since the start, by all workers, by route, method and decision."""
-        counted = {
-            key[:3]: int(self._numbers.total(column)) for key, column in self._requests.items() if key[3] == ENFORCED
-        }
-        return {key: count for key, count in counted.items() if count}
-
     def of_the_moment(self) -> dict[str, int]:
         """What is under way in all workers, and what those have lost that died, by the names of their metrics."""
         columns = {

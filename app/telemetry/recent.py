@@ -51,9 +51,10 @@ class RecentDecisions:
     async def note(self) -> None:
         """Read the counts as they are now, to be subtracted later."""
         at, at_ms = monotonic(), now_ms()
-        self._read.append((at, at_ms, await self._counts()))
+        self._read.append((at, at_ms, await self.counts()))
 
-    async def _counts(self) -> Counter[Decided]:
+    async def counts(self) -> Counter[Decided]:
+        """What was counted since the start."""
         counts: Counter[Decided] = Counter()
         for number, ((route, _, decision, mode), count) in enumerate(self._metrics.decided()):
             if count:
@@ -72,7 +73,7 @@ class RecentDecisions:
             await self.note()
         wanted = monotonic() - minutes * _MINUTE
         at, at_ms, before = next((each for each in reversed(self._read) if each[0] <= wanted), self._read[0])
-        now = await self._counts()
+        now = await self.counts()
         rows = [
             {"route": route, "decision": decision, "mode": mode, "count": count - before[route, decision, mode]}
             for (route, decision, mode), count in now.items()

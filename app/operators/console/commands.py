@@ -6,7 +6,7 @@ from urllib.parse import urlencode
 
 from starlette.responses import Response
 
-from oncegate.app.operators.console.frame import ConsolePage, Refused, Visit
+from oncegate.app.operators.console.frame import ConsolePage, PageRefused, Visit
 from oncegate.app.operators.dead_letters import Commands
 from oncegate.app.operators.letter_groups import GROUP, by_error, discard_group, letters_of, retry_group
 from oncegate.app.operators.streams import stream_state
@@ -40,7 +40,7 @@ async def error(visit: Visit) -> Response:
     async with _opened(visit, stream) as found:
         letters, more = await letters_of(found, group, LISTED)
     if not letters:
-        raise Refused(404, "There is no dead letter of this error among the newest ones.")
+        raise PageRefused(404, "There is no dead letter of this error among the newest ones.")
     rows = [letter.as_json() for letter in letters]
     return visit.page(
         "dead-letters.html",
@@ -77,7 +77,7 @@ async def letter(visit: Visit) -> Response:
     async with _opened(visit, stream) as found:
         shown = await found.show(identifier)
     if shown is None or not shown["dead_letters"]:
-        raise Refused(404, "There is no such dead letter: it was retried or discarded, or its time is over.")
+        raise PageRefused(404, "There is no such dead letter: it was retried or discarded, or its time is over.")
     return visit.page("dead-letter.html", "Dead letter", stream=stream, command=shown, letter=shown["dead_letters"][0])
 
 
@@ -90,12 +90,12 @@ async def change_letter(visit: Visit) -> Response:
         if is_retry:
             done = [await found.retry(each, author) for each in letters]
             if any(each["unread"] for each in done):
-                raise Refused(409, _UNREAD)
+                raise PageRefused(409, _UNREAD)
             count = sum(len(each["retried"]) for each in done)
         else:
             count = len(await found.discard(letters))
     if not count:
-        raise Refused(404, _GONE)
+        raise PageRefused(404, _GONE)
     what = "retried" if is_retry else "discarded"
     if visit.sources.audit is not None:
         await visit.sources.audit.report(author, f"dead letters of {identifier}", what)
@@ -105,26 +105,26 @@ async def change_letter(visit: Visit) -> Response:
 def _opened(visit: Visit, stream: str) -> AbstractAsyncContextManager[Commands]:
     opener = visit.sources.streams.get(stream)
     if opener is None:
-        raise Refused(404, "No route of this gateway has such a stream.")
+        raise PageRefused(404, "No route of this gateway has such a stream.")
     return opener()
 
 
 def _is_retry(visit: Visit) -> bool:
     wanted = visit.form.get("do", "")
     if wanted not in ("retry", "discard"):
-        raise Refused(400, "Say whether to retry or to discard. Nothing was changed.")
+        raise PageRefused(400, "Say whether to retry or to discard. Nothing was changed.")
     return wanted == "retry"
 
 
 def _group(given: str) -> str:
     if not GROUP.fullmatch(given):
-        raise Refused(404, "There is no such error.")
+        raise PageRefused(404, "There is no such error.")
     return given
 
 
 def _entry(given: str) -> str:
     if not ENTRY_ID.fullmatch(given):
-        raise Refused(404, "That is no id of a dead letter.")
+        raise PageRefused(404, "That is no id of a dead letter.")
     return given
 
 

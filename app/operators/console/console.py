@@ -20,7 +20,7 @@ from oncegate.app.operators.console.frame import (
     HEADERS,
     MOST_FORM_BYTES,
     ConsolePage,
-    Refused,
+    PageRefused,
     Templates,
     Visit,
     fields,
@@ -77,7 +77,7 @@ class Console:
         request = Request(scope, receive)
         try:
             answer = await self._answer(request, receive)
-        except Refused as error:
+        except PageRefused as error:
             answer = self._refused(error)
         await answer(scope, receive, send)
 
@@ -94,30 +94,30 @@ class Console:
         if path == _LOG_IN:
             return self._log_in(request, self._operators, session, form)
         if session is None or session.token is None:
-            return self._ask(request, session, local(path), _OVER if request.method == "POST" else "")
+            return self._log_in_page(request, session, local(path), _OVER if request.method == "POST" else "")
         if request.method == "POST" and form.get("form") != session.form:
-            raise Refused(403, _FORGED)
+            raise PageRefused(403, _FORGED)
         if path == _LOG_OUT and request.method == "POST":
             return self._log_out(request, session)
         page, request.scope["path_params"] = self._page(request.method, path)
         visit = Visit(request, session, self._sources, self._templates, self._sessions, self._base, form)
         if page.changes and not visit.writes:
-            raise Refused(403, f"The token of {visit.operator} is for reading. Nothing was changed.")
+            raise PageRefused(403, f"The token of {visit.operator} is for reading. Nothing was changed.")
         return await _made(page, visit)
 
     def _page(self, method: str, path: str) -> tuple[ConsolePage, dict[str, str]]:
-        """The page of a path, and the parts of it. Raises `Refused`."""
+        """The page of a path, and the parts of it. Raises `PageRefused`."""
         found = [(page, parts) for page, pattern in self._pages if (parts := pattern.fullmatch(path)) is not None]
         for page, parts in found:
             if page.method == method:
                 return page, parts.groupdict()
         if found:
-            raise Refused(405, "This is no page to load: go to the page that has its form.")
-        raise Refused(404, "There is no such page.")
+            raise PageRefused(405, "This is no page to load: go to the page that has its form.")
+        raise PageRefused(404, "There is no such page.")
 
     # -- sessions -----------------------------------------------------------------------------------------------------
 
-    def _ask(
+    def _log_in_page(
         self, request: Request, session: Session | None, then: str, why: str = "", status: int = 401, wait: float = 0.0
     ) -> Response:
         """The log-in, with a session of nobody's to which its form is bound."""
@@ -137,20 +137,20 @@ class Console:
     ) -> Response:
         if request.method != "POST":
             known = session is not None and session.token is not None
-            return redirect(self._base) if known else self._ask(request, session, "", status=200)
+            return redirect(self._base) if known else self._log_in_page(request, session, "", status=200)
         then = local(form.get("then", ""))
         if session is None or form.get("form") != session.form:
-            return self._ask(request, session, then, "The form was too old. Log in again.", 403)
+            return self._log_in_page(request, session, then, "The form was too old. Log in again.", 403)
         peer = request.client.host if request.client else ""
         address = self._trusted.client_of(peer, request.scope["headers"])
         if wait := self._attempts.wait(address):
             why = f"Too many wrong tokens have come from your address. Wait {int(wait) + 1} s, then try again."
-            return self._ask(request, session, then, why, 429, wait)
+            return self._log_in_page(request, session, then, why, 429, wait)
         token = operators.known(form.get("token", "").strip().encode("utf-8", "surrogateescape"))
         if token is None:
             self._attempts.failed(address)
             operators.refuse(request.scope)
-            return self._ask(request, session, then, _WRONG)
+            return self._log_in_page(request, session, then, _WRONG)
         self._attempts.succeeded(address)
         Author(token.name).report("console", "opened")
         answer = redirect(self._base + then)
@@ -176,7 +176,7 @@ class Console:
             samesite="strict",
         )
 
-    def _refused(self, error: Refused) -> Response:
+    def _refused(self, error: PageRefused) -> Response:
         return self._templates.page("refused.html", error.status, title=HTTPStatus(error.status).phrase, why=error.text)
 
 
@@ -184,7 +184,7 @@ async def _made(page: ConsolePage, visit: Visit) -> Response:
     """The page; where it can't be made, one that says why, with the menu."""
     try:
         return await page.answer(visit)
-    except Refused as error:
+    except PageRefused as error:
         status, why = error.status, error.text
     except (NotARecord, KeyInvalid) as error:
         status, why = 400, str(error)
@@ -198,18 +198,18 @@ async def _made(page: ConsolePage, visit: Visit) -> Response:
 
 
 async def _form(request: Request, receive: Receive) -> dict[str, str]:
-    """What a form has sent. Raises `Refused`, also for one of another origin."""
+    """What a form has sent. Raises `PageRefused`, also for one of another origin."""
     if is_foreign(request.headers):
-        raise Refused(403, _FOREIGN)
+        raise PageRefused(403, _FOREIGN)
     try:
         return fields(await read_body(receive, {}, MOST_FORM_BYTES, FORM_SECONDS) or b"")
     except PayloadTooLarge:
         most = MOST_FORM_BYTES // 1024
-        raise Refused(
+        raise PageRefused(
             413, f"A form is {most} KiB at most. Use `oncegate keys` for more. Nothing was changed."
         ) from None
     except RequestTimeout as error:
-        raise Refused(408, str(error)) from None
+        raise PageRefused(408, str(error)) from None
 
 
 def _pattern(path: str) -> re.Pattern[str]:

@@ -39,7 +39,7 @@ HEADERS: Final = {
 _LOCAL: Final = re.compile(r"(/[A-Za-z0-9:._~-]+)*")
 
 
-class Refused(Exception):
+class PageRefused(Exception):
     """A page can't be answered as asked: a ``status``, and in words why, and what to do."""
 
     def __init__(self, status: int, text: str) -> None:
@@ -137,14 +137,14 @@ class Visit:
         return redirect(self.base + path, query)
 
     def author(self) -> Author:
-        """Who changes something, and the reason that the form has to give. Raises `Refused`."""
+        """Who changes something, and the reason that the form has to give. Raises `PageRefused`."""
         reason = self.form.get("reason", "").strip()
         if not reason:
-            raise Refused(
+            raise PageRefused(
                 400, "Give a reason: it is kept with what you change, and in the audit log. Nothing was changed."
             )
         if len(reason) > MOST_REASON or not REASON.fullmatch(reason):
-            raise Refused(400, f"A reason is one line of at most {MOST_REASON} characters. Nothing was changed.")
+            raise PageRefused(400, f"A reason is one line of at most {MOST_REASON} characters. Nothing was changed.")
         return Author(self.operator, reason)
 
 
@@ -154,11 +154,11 @@ def redirect(path: str, query: str = "") -> Response:
 
 
 def fields(body: bytes) -> dict[str, str]:
-    """The fields of a form. Raises `Refused`."""
+    """The fields of a form. Raises `PageRefused`."""
     try:
         return dict(parse_qsl(body.decode("ascii"), keep_blank_values=True, max_num_fields=_MOST_FIELDS))
     except ValueError:
-        raise Refused(400, "That is no form of the console's. Nothing was changed.") from None
+        raise PageRefused(400, "That is no form of the console's. Nothing was changed.") from None
 
 
 def is_foreign(headers: Mapping[str, str]) -> bool:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from starlette.responses import Response
@@ -14,6 +14,8 @@ from oncegate.cache.errors import CacheError
 
 SCANNED: Final = 500
 """Records that are looked at for one overview; the page says so, and leads to those that look at more."""
+MINUTES: Final = 5
+OTHER: Final = "other"
 COLUMNS: Final = {
     "first": ("first",),
     "replayed": ("replayed",),
@@ -27,9 +29,10 @@ COLUMNS: Final = {
 async def overview(visit: Visit) -> Response:
     """What needs a person? What is up?"""
     sources = visit.sources
-    (_, ready), found, streams = await asyncio.gather(
+    (_, ready), found, recent, streams = await asyncio.gather(
         sources.readiness.check(),
         _unknown(sources),
+        sources.recent.listing(MINUTES),
         asyncio.gather(*[_stream(sources, name) for name in sources.streams]),
     )
     return visit.page(
@@ -39,26 +42,23 @@ async def overview(visit: Visit) -> Response:
         found=found,
         streams=streams,
         gauges=sources.gauges(),
-        columns=[*COLUMNS, "other"],
-        decisions=by_route(sources.decisions()),
+        columns=[*COLUMNS, OTHER],
+        recent=recent,
+        decisions=by_route(recent["decisions"]),
         cache_url=sources.cache_url,
     )
 
 
-def by_route(counted: Mapping[tuple[str, str, str], int]) -> list[dict[str, Any]]:
-    """A row for each route and method: its count in each of the columns, and in all."""
+def by_route(decided: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """A row for each route: its count in each of the columns, and in all. What was only observed has rows of its own."""
     column_of = {decision: column for column, decisions in COLUMNS.items() for decision in decisions}
     rows: dict[tuple[str, str], Counter[str]] = {}
-    for (route, method, decision), count in counted.items():
-        rows.setdefault((route, method), Counter())[column_of.get(decision, "other")] += count
+    for each in decided:
+        column = column_of.get(each["decision"], OTHER)
+        rows.setdefault((each["route"], each["mode"]), Counter())[column] += each["count"]
     return [
-        {
-            "route": route,
-            "method": method,
-            "counts": [counts[name] for name in (*COLUMNS, "other")],
-            "all": counts.total(),
-        }
-        for (route, method), counts in sorted(rows.items())
+        {"route": route, "mode": mode, "counts": [counts[name] for name in (*COLUMNS, OTHER)], "all": counts.total()}
+        for (route, mode), counts in sorted(rows.items())
     ]
 
 

@@ -5,7 +5,7 @@ from urllib.parse import urlencode
 
 from starlette.responses import Response
 
-from oncegate.app.operators.console.frame import ConsolePage, Refused, Visit
+from oncegate.app.operators.console.frame import ConsolePage, PageRefused, Visit
 from oncegate.app.operators.newest import CALLER_DIGEST, Chosen, newest
 from oncegate.cache.record import State
 from oncegate.middleware.outcome.responses import now_ms
@@ -42,18 +42,18 @@ async def records(visit: Visit) -> Response:
 
 
 def _chosen(choice: dict[str, str]) -> Chosen:
-    """The choice that an address makes. Raises `Refused`."""
+    """The choice that an address makes. Raises `PageRefused`."""
     state, route, caller, since = choice["state"], choice["route"], choice["caller"], choice["since"]
     if state and state not in (*STATES, "unreadable"):
-        raise Refused(400, f"A state is one of {', '.join(STATES)}.")
+        raise PageRefused(400, f"A state is one of {', '.join(STATES)}.")
     if caller and not CALLER_DIGEST.fullmatch(caller):
-        raise Refused(
+        raise PageRefused(
             400, "A caller is named by its digest: the 20 characters that a record's id has behind the colon."
         )
     if since and since not in AGES:
-        raise Refused(400, f"since is one of {', '.join(AGES)}.")
+        raise PageRefused(400, f"since is one of {', '.join(AGES)}.")
     if len(route) > _MOST_ROUTE:
-        raise Refused(400, f"A route's pattern is {_MOST_ROUTE} characters at most.")
+        raise PageRefused(400, f"A route's pattern is {_MOST_ROUTE} characters at most.")
     since_ms = now_ms() - AGES[since] * 1000 if since else 0
     return Chosen(state or None, frozenset([caller]) if caller else None, route or None, since_ms)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from oncegate.app.operators.audit_lines import AuditLines
 from oncegate.app.operators.readiness import Readiness
 from oncegate.app.operators.records import Records
+from oncegate.app.telemetry.recent import RecentDecisions
 
 if TYPE_CHECKING:
     from oncegate.app.operators.dead_letters import OpenCommands
@@ -16,15 +17,15 @@ if TYPE_CHECKING:
 class Sources:
     """What the pages show.
 
-    ``decisions`` counts this gateway's answered requests by route, method and decision, since its start; ``gauges`` are numbers
-    of the moment; ``policy`` is what is published about keys; ``streams`` open the commands of a stream, by its name.
+    ``recent`` are the decisions of this gateway, ``gauges`` numbers of the moment, by all its workers; ``policy`` is what is
+    published about keys; ``streams`` open the commands of a stream, by its name.
     """
 
     records: Records
     readiness: Readiness
     policy: Callable[[], dict[str, Any]]
-    decisions: Callable[[], Mapping[tuple[str, str, str], int]]
-    gauges: Callable[[], Mapping[str, float]]
+    recent: RecentDecisions
+    gauges: Callable[[], Mapping[str, int]]
     streams: "Mapping[str, OpenCommands]"
     audit: AuditLines | None = None
     cache_url: str = ""

@@ -10,7 +10,7 @@ import pytest
 
 from oncegate.app.settings.admin_tokens import AdminToken
 from testing.servers import RedisServer
-from tests.app.operators.console.browsing import CONSOLE, READER, WRITER, Browsed, Browser, Form, Form
+from tests.app.operators.console.browsing import CONSOLE, READER, WRITER, Browsed, Browser, Form
 from tests.app.operators.test_dead_letters import Letters
 from tests.app.operators.test_streams import command, died
 from tests.app.submitted import Submitted, serving
