@@ -181,8 +181,9 @@ def routers(
         found.append(records_page.router)
     if dead_letters:
         from oncegate.app.operators.pages.dead_letters import router as letters  # loads redis-py's client
+        from oncegate.app.operators.pages.streams import router as streams
 
-        found.append(letters)
+        found += [letters, streams]
     if audit:
         found.append(audit_page.router)
     if decisions:
