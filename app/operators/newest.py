@@ -16,6 +16,7 @@ from typing import Any, Final
 from oncegate.app.operators.records import AT_ONCE, UNREADABLE, NotARecord, Records, in_parts, is_of_route, summarise
 from oncegate.cache.record import Claim
 from oncegate.cache.store import Page, peek_all
+from oncegate.cache.trace import trace_id_of
 from oncegate.middleware.rules.key import RECORD_ID, caller_of_id, record_id
 
 CALLER_DIGEST: Final = re.compile(r"[A-Za-z0-9._]{20}")
@@ -30,7 +31,7 @@ _STEP: Final = 500
 @dataclass(frozen=True, slots=True)
 class Chosen:
     """Which records are wanted: in the ``state`` that they read as, of ``callers`` (digests), of the ``route``, begun at
-    ``since_ms`` (Unix time) or later.
+    ``since_ms`` (Unix time) or later, a part of the trace ``trace_id``.
 
     ``None``, or 0: any. What a record does not say is not wanted.
     """
@@ -39,6 +40,7 @@ class Chosen:
     callers: frozenset[str] | None = None
     route: str | None = None
     since_ms: int = 0
+    trace_id: str | None = None
 
     def may_be(self, identifier: str) -> bool:
         """Whether a record of this id can be one of them."""
@@ -48,15 +50,18 @@ class Chosen:
     def is_one(self, held: Claim | None) -> bool:
         """Whether it is, in any state; ``None`` is one that can't be read."""
         if held is None:
-            return self.route is None and not self.since_ms
+            return self.route is None and not self.since_ms and self.trace_id is None
         trace = held.record.trace
+        if self.trace_id is not None and trace_id_of(trace.span) != self.trace_id:
+            return False
         return (self.route is None or is_of_route(trace.route, self.route)) and trace.begun_at_ms >= self.since_ms
 
 
 class Newest:
-    """The newest of what is added, at most ``limit``; and the ``counts`` of all by the state that they read as."""
+    """The newest of what is added (or ``oldest``), at most ``limit``; and the ``counts`` of all by the state they read as."""
 
-    def __init__(self, chosen: Chosen, limit: int) -> None:
+    def __init__(self, chosen: Chosen, limit: int, *, oldest: bool = False) -> None:
+        self._sign = -1 if oldest else 1
         self.scanned = 0
         self.counts: Counter[str] = Counter()
         self._chosen = chosen
@@ -72,7 +77,7 @@ class Newest:
         self.counts[state] += 1
         if self._chosen.state in (None, state):
             # An id is there once, so two are never compared further.
-            found = (0 if held is None else held.record.trace.begun_at_ms, identifier, held)
+            found = (0 if held is None else self._sign * held.record.trace.begun_at_ms, identifier, held)
             (heapq.heappush if len(self._held) < self._limit else heapq.heappushpop)(self._held, found)
 
     def unseen(self, keys: Sequence[str]) -> Iterator[str]:
@@ -85,7 +90,7 @@ class Newest:
                     yield identifier
 
     def rows(self) -> list[dict[str, Any]]:
-        """Those that are held, the newest first."""
+        """Those that are held, the newest first, or the oldest."""
         return [
             {"id": identifier, **({"state": UNREADABLE} if held is None else summarise(held))}
             for _, identifier, held in sorted(self._held, key=lambda each: each[:2], reverse=True)
@@ -93,16 +98,22 @@ class Newest:
 
 
 async def newest(
-    records: Records, chosen: Chosen, *, cursor: str = "", limit: int = 100, most: int = MOST_SCANNED
+    records: Records,
+    chosen: Chosen,
+    *,
+    cursor: str = "",
+    limit: int = 100,
+    most: int = MOST_SCANNED,
+    oldest: bool = False,
 ) -> dict[str, Any]:
-    """The newest ``limit`` ``records`` that are ``chosen`` among about ``most`` that are looked at from ``cursor`` on.
+    """The newest (or ``oldest``) ``limit`` ``records`` that are ``chosen``, of about ``most`` that are looked at from ``cursor``.
 
     ``scanned`` is how many those were, ``counts`` how many of them are chosen, by state (of any). ``complete``: they were all
     that there are; else ``cursor`` goes on behind them, to others, which may be newer. It ends after `MOST_SECONDS`, too.
 
     Raises `NotARecord` for a cursor that is none, `oncegate.cache.errors.CacheError`.
     """
-    found, after = Newest(chosen, limit), cursor
+    found, after = Newest(chosen, limit, oldest=oldest), cursor
     ends = monotonic() + MOST_SECONDS
     async for page in _pages(records, cursor):
         after = page.cursor

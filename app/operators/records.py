@@ -115,15 +115,20 @@ class Records:
                 break
         return {"records": list(found.values()), "cursor": cursor}
 
-    async def show(self, identifier: str) -> dict[str, Any] | None:
-        """All that is known of one record, its response's body included; ``None`` where there is no such record."""
-        held = await self.cache.get(self.key_of(identifier))
+    async def show(self, identifier: str, *, response: bool = True) -> dict[str, Any] | None:
+        """All that is known of one record; ``None`` where there is no such record. Without ``response``, that one is left out."""
+        key = self.key_of(identifier)
+        held = await (self.cache.get(key) if response else self.cache.peek(key))
         if held is None:
             return None
         record = held.record
         found = record.found.value if record.state is State.IN_FLIGHT or record.lapsed else None
-        response = original_result(record.response) if record.response else None
-        return {"id": identifier, **summarise(held), "found": found, "response": response}
+        shown = {"id": identifier, **summarise(held), "found": found}
+        return shown | ({"response": original_result(record.response) if record.response else None} if response else {})
+
+    async def rows(self, identifiers: Sequence[str]) -> list[dict[str, Any]]:
+        """Those of these records that are there, as lists show them. Raises `NotARecord`."""
+        return await self._rows([self.key_of(identifier) for identifier in identifiers])
 
     async def of_key(self, key: str | None, caller: Sequence[str] | None = None) -> Sequence[str]:
         """The ids of a key's records: of the caller who sends the header lines ``caller``, or of every caller. Without a key,

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from oncegate.app.http1 import TrustedPeers
 from oncegate.app.operators.audit import Author
-from oncegate.app.operators.console import commands, overview, records
+from oncegate.app.operators.console import audit, commands, find, overview, record, records, routes, unknown
 from oncegate.app.operators.console.attempts import Attempts
 from oncegate.app.operators.console.frame import (
     COOKIE,
@@ -38,7 +38,16 @@ from oncegate.middleware.rules.errors import KeyInvalid, PayloadTooLarge, Reques
 
 log = logging.getLogger("oncegate.operators")
 
-PAGES: Final = (*overview.PAGES, *records.PAGES, *commands.PAGES)
+PAGES: Final = (
+    *overview.PAGES,
+    *find.PAGES,
+    *records.PAGES,
+    *record.PAGES,
+    *unknown.PAGES,
+    *commands.PAGES,
+    *routes.PAGES,
+    *audit.PAGES,
+)
 """All pages, in the order of the menu."""
 _STATIC: Final = {"/console.css": "text/css", "/console.js": "text/javascript", "/icon.svg": "image/svg+xml"}
 _FORGED: Final = "The form is not of this session, which may have ended. Nothing was changed: load the page again."
@@ -152,6 +161,7 @@ class Console:
             operators.refuse(request.scope)
             return self._log_in_page(request, session, then, _WRONG)
         self._attempts.succeeded(address)
+        # In the log alone: what is kept in the cache are changes, and looks at what is secret.
         Author(token.name).report("console", "opened")
         answer = redirect(self._base + then)
         self._give(request, answer, self._sessions.begin(token))

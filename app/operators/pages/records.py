@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, HTTPException, Path, Query, Request, Response
 
-from oncegate.app.operators.audit import OPERATOR, Author, resolved
+from oncegate.app.operators.audit import OPERATOR, Author
 from oncegate.app.operators.audit_lines import AuditLines
 from oncegate.app.operators.newest import MOST_SCANNED, Chosen, newest
 from oncegate.app.operators.pages import models
@@ -26,6 +26,7 @@ from oncegate.app.operators.pages.reply import (
     problem,
 )
 from oncegate.app.operators.records import MOST_LISTED, MOST_SECONDS, WHY_NOT, NotARecord, Records, resolution
+from oncegate.app.operators.resolving import resolve_and_report
 from oncegate.cache.record import State
 from oncegate.cache.transitions import Resolution, ResolveRequest
 from oncegate.middleware.outcome.responses import now_ms
@@ -149,12 +150,10 @@ def author_of(request: Request, reason: str) -> Author:
 
 async def _write(request: Request, identifier: str, resolve: ResolveRequest, reason: str) -> Response:
     records: Records = request.app.state.records
-    audit: AuditLines = request.app.state.audit
-    author = author_of(request, reason)
-    done = await records.resolve(identifier, resolve, author)
+    audit: AuditLines | None = request.app.state.audit
+    done = await resolve_and_report(records, audit, identifier, resolve, author_of(request, reason))
     if done is not Resolution.RESOLVED:
         return _not_written(done)
-    await audit.report(author, f"record {identifier}", resolved(resolve))
     to = resolve.state.value if resolve.state else "absent"
     return document({"id": identifier, "resolution": done.value, "state": to})
 

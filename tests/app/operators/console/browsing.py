@@ -1,10 +1,15 @@
 """A browser of forms: it keeps cookies, follows what it is led to, and sends forms as they stand in the page."""
 
+import os
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from typing import Any
 
 import httpx
+
+from oncegate.cache.record import Record, State, Trace
+from oncegate.cache.store import Cache
+from oncegate.middleware.rules.key import record_id, record_key
 
 AS_A_BROWSER = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 CONSOLE = "/_oncegate/console"
@@ -70,10 +75,19 @@ class Browsed:
 
 
 class Browser:
-    """Goes to pages of the console by ``client``."""
+    """Goes to pages of the console by ``client``. ``cache`` is the gateway's, for records that no request of a test makes."""
 
-    def __init__(self, client: httpx.AsyncClient) -> None:
+    def __init__(self, client: httpx.AsyncClient, cache: Cache | None = None) -> None:
         self.client = client
+        self.cache = cache
+
+    async def keep_unknown(self, key: str, **trace: Any) -> str:
+        """A record of unknown outcome with this trace; its id."""
+        assert self.cache is not None
+        address = record_key("default", key, None)
+        record = Record(State.UNKNOWN, os.urandom(16), b"f" * 16, 1, None, trace=Trace(**trace))
+        await self.cache.complete(address, record, ttl_ms=600_000)
+        return record_id(address)
 
     async def open(self, path: str = "", **headers: str) -> Browsed:
         """The page of an address, or below the console."""

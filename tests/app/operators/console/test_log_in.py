@@ -1,6 +1,6 @@
 """The console's log-in: who gets in, by which cookie, how long; and which requests are refused.
 
-Rules of docs/contract.md: R11.40, R11.41, R11.42.
+Rules of docs/contract.md: R11.50, R11.51, R11.52, R11.53.
 """
 
 import asyncio
