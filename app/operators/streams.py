@@ -23,7 +23,7 @@ async def stream_state(commands: Commands) -> dict[str, Any]:
         "stream": stream.name,
         "consumer": commands.consumer,
         "length": await stream.length(),
-        "oldest_at": instant(await oldest_ms(stream)),
+        "oldest_at": instant(await oldest_ms(stream) or 0),
         "dead": await stream.dead(),
         "trimmed": await stream.trimmed(),
         "groups": [await _group(stream, group) for group in groups],
@@ -37,7 +37,7 @@ async def _group(stream: CommandStream, group: GroupProgress) -> dict[str, Any]:
         "name": group.name,
         "lag": group.unread,
         "pending": group.pending,
-        "oldest_at": None if oldest is None else instant(added_at_ms(oldest)),
+        "oldest_at": None if oldest is None else instant(added_at_ms(oldest) or 0),
         "workers": [
             {"name": worker.name, "pending": worker.pending, "silent_for": worker.idle_ms / 1000}
             for worker in workers[:MOST_WORKERS]

@@ -74,10 +74,10 @@ class RecentDecisions:
         wanted = monotonic() - minutes * _MINUTE
         at, at_ms, before = next((each for each in reversed(self._read) if each[0] <= wanted), self._read[0])
         now = await self.counts()
-        rows = [
+        rows: list[dict[str, Any]] = [
             {"route": route, "decision": decision, "mode": mode, "count": count - before[route, decision, mode]}
             for (route, decision, mode), count in now.items()
             if count > before[route, decision, mode]
         ]
-        rows.sort(key=lambda row: (-int(row["count"]), row["route"], row["decision"], row["mode"]))
+        rows.sort(key=lambda row: (-row["count"], row["route"], row["decision"], row["mode"]))
         return {"since": instant(at_ms), "seconds": monotonic() - at, "process": gateway_id(), "decisions": rows}

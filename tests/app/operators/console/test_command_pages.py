@@ -1,6 +1,6 @@
 """The console's commands: how far consumers are, and dead letters retried or discarded with a reason, by who may.
 
-Rules of docs/contract.md: R11.41, R11.42.
+Rules of docs/contract.md: R11.43.
 """
 
 from collections.abc import AsyncIterator

@@ -1,6 +1,6 @@
 """The console's records: the newest first, by a choice in the address, with counts, and honest about what was not looked at.
 
-Rules of docs/contract.md: R11.38.
+Rules of docs/contract.md: R11.43.
 """
 
 import html
