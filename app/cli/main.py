@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import click
 
+from oncegate.app.cli.audit_list import audit
 from oncegate.app.cli.check import check
 from oncegate.app.cli.commands import commands
 from oncegate.app.cli.config import config
@@ -14,6 +15,7 @@ from oncegate.app.cli.database.inbox import inbox
 from oncegate.app.cli.database.outbox import outbox
 from oncegate.app.cli.database.projections import project, projections
 from oncegate.app.cli.database.relay import relay
+from oncegate.app.cli.decisions import decisions
 from oncegate.app.cli.keys import keys
 from oncegate.app.cli.records import records
 from oncegate.app.cli.reload import reload
@@ -203,6 +205,8 @@ for each in (
     records,
     check,
     config,
+    audit,
+    decisions,
     shadow,
     reload,
     worker,

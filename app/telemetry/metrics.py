@@ -9,7 +9,7 @@ much per number).
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from time import time
 from typing import Any, Final
@@ -284,11 +284,27 @@ class Metrics(Watch):
         self._row[self._cache_errors[operation]] += 1
         self._cache[operation].add(self._row, seconds)
 
+    def decided(self) -> Iterator[tuple[tuple[str, str, str, str], float]]:
+        """How many requests were answered so far, by route, method, decision and mode: of all workers, those that are 0 too."""
+        for labels, column in list(self._requests.items()):
+            yield labels, self._numbers.total(column)
+
     # -- exposing -----------------------------------------------------------------------------------------------------
 
     def page(self, accept: str) -> tuple[bytes, str]:
         """All metrics in the format that ``accept`` asks for, and its content type."""
         return page_of(self._registry, accept)
+
+    def of_the_moment(self) -> dict[str, int]:
+        """What is under way in all workers, and what those have lost that died, by the names of their metrics."""
+        columns = {
+            "attempts_in_flight": self._in_flight,
+            "outcomes_waiting": self._waiting,
+            "worker_deaths": self._deaths,
+            "attempts_lost": self._died_with,
+            "logins_refused": self._refused_logins,
+        }
+        return {name: int(self._numbers.total(column)) for name, column in columns.items()}
 
     def describe(self) -> list[Metric]:
         """Called by the registry: no family is described beforehand."""

@@ -210,3 +210,16 @@ async def test_they_are_on_the_operators_port_alone_and_not_without_an_asynchron
     async with serving(redis_server, routes=[]) as there:
         assert (await there.client.get(LETTERS, headers=OPERATOR)).status_code == 404
         assert (await there.client.get(LETTERS, headers=ALICE)).status_code == 401
+
+
+async def test_who_retried_and_discarded_what_is_listed(letters: Letters) -> None:
+    letters.has_a_reader()
+    retried, discarded = letters.add(COMMAND), letters.add(f"{'e' * 20}:{'d' * 20}")
+    await letters.post(f"{retried}/retry", document={"reason": "the account is there now"})
+    await letters.post(f"{discarded}/discard", document={"reason": "a test"})
+    await letters.post(f"{discarded}/discard", 404)
+    answer = as_described(await letters.client.get("/_oncegate/audit/", headers=OPERATOR)).json()
+    assert [(line["what"], line["done"], line["reason"]) for line in answer["lines"]] == [
+        (f"dead letters of {discarded}", "discarded", "a test"),
+        (f"dead letters of {retried}", "retried", "the account is there now"),
+    ]
