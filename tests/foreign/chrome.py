@@ -179,7 +179,7 @@ class Tab:
                 found.append(event["params"]["entry"]["text"])
         return found
 
-    def asked(self) -> list[str]:
+    def fetched(self) -> list[str]:
         """The addresses that the page has asked for."""
         events = [each for each in self._chrome.events if each.get("sessionId") == self._session]
         sent = [each for each in events if each["method"] == "Network.requestWillBeSent"]

@@ -102,7 +102,7 @@ def test_each_page_fits_and_has_no_fault_of_axe(
     assert {path: each for path, each in found.items() if each} == {}
     ground = tab.run("getComputedStyle(document.body).backgroundColor")
     assert ground == ("rgb(13, 17, 23)" if dark else "rgb(255, 255, 255)")
-    assert {url.partition("/_oncegate/")[0] for url in tab.asked()} == {gateway.url}, (
+    assert {url.partition("/_oncegate/")[0] for url in tab.fetched()} == {gateway.url}, (
         "nothing is fetched from elsewhere"
     )
     assert tab.wrong() == []

@@ -5,6 +5,7 @@ Rules of docs/contract.md: R11.50, R11.51, R11.52, R11.53.
 
 import asyncio
 import logging
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from oncegate.app.operators.console import console, sessions
+from oncegate.app.operators.console import console
 from oncegate.app.operators.console.attempts import FREE, MOST_ADDRESSES, MOST_SECONDS, Attempts
 from oncegate.app.operators.console.frame import COOKIE, local
 from oncegate.app.operators.console.sessions import MOST_ENDED, SECONDS, EndedSessions, Sessions, session_keys
@@ -86,7 +87,7 @@ async def test_the_cookie_is_out_of_reach_and_holds_no_token() -> None:
         assert "secure" not in cookie, "there is no TLS here, so that it would never come back"
         assert SECONDS <= 8 * 3600
         assert WRITER not in answer.text + str(answer.headers)
-        assert WRITER[:8] not in sessions.urlsafe_b64decode(cookie["value"]).decode("latin-1")
+        assert WRITER[:8] not in urlsafe_b64decode(cookie["value"]).decode("latin-1")
 
 
 async def test_the_cookie_is_secure_where_a_trusted_proxy_has_the_tls() -> None:
@@ -305,12 +306,12 @@ def test_a_cookie_that_was_changed_is_none(spoil: Any) -> None:
 
 def test_no_byte_of_a_cookie_can_be_changed() -> None:
     here = Sessions(EndedSessions(), [], [ALICE, BOB])
-    given = bytearray(sessions.urlsafe_b64decode(here.begin(BOB)))
+    given = bytearray(urlsafe_b64decode(here.begin(BOB)))
     for position in range(len(given)):
         given[position] ^= 1
-        assert here.of(sessions.urlsafe_b64encode(bytes(given)).decode()) is None
+        assert here.of(urlsafe_b64encode(bytes(given)).decode()) is None
         given[position] ^= 1
-    assert here.of(sessions.urlsafe_b64encode(bytes(given)).decode()) is not None
+    assert here.of(urlsafe_b64encode(bytes(given)).decode()) is not None
 
 
 def test_a_session_of_nobody_s_may_nothing_and_a_name_alone_neither() -> None:
