@@ -328,6 +328,7 @@ def _operators_app(
         streams=streams,
         audit=audit,
         cache_url=redact(settings.cache),
+        own_port=bool(settings.ops_port),
     )
     return create_app(
         readiness=readiness,

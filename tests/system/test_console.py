@@ -37,8 +37,8 @@ def form_token(page: str) -> str:
 
 
 def log_in(gateway: Gateway) -> str:
-    asked = httpx.get(f"{gateway.url}/_oncegate/console", timeout=DEADLINE)
-    done = post(gateway, "/log-in", asked.cookies[COOKIE], form=form_token(asked.text), token=TOKEN)
+    first = httpx.get(f"{gateway.url}/_oncegate/console", timeout=DEADLINE)
+    done = post(gateway, "/log-in", first.cookies[COOKIE], form=form_token(first.text), token=TOKEN)
     assert done.status_code == 303
     return done.cookies[COOKIE]
 

@@ -123,7 +123,7 @@ class Visit:
             template,
             status,
             title=title,
-            here=self.request.url.path,
+            here=self.base + self.request.scope["path"].removeprefix("/console"),
             operator=self.operator,
             writes=self.writes,
             form_token=self.session.form,

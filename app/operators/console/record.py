@@ -69,6 +69,7 @@ async def _page(visit: Visit, response: dict[str, Any] | None = None) -> Respons
     if found is None:
         raise PageRefused(404, _FOUND[404])
     route = route_of(found, visit.sources.policy()["routes"])
+    address = "https://GATEWAY" if visit.sources.own_port else str(visit.request.base_url).rstrip("/")
     return visit.page(
         "record.html",
         "Record",
@@ -77,7 +78,7 @@ async def _page(visit: Visit, response: dict[str, Any] | None = None) -> Respons
         body=_as_text(response),
         drawing=STATES,
         prospect=prospect(found, route),
-        command_line=command_line(found, route, str(visit.request.base_url).rstrip("/")),
+        command_line=command_line(found, route, address),
     )
 
 

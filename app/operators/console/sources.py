@@ -30,3 +30,5 @@ class Sources:
     audit: AuditLines | None = None
     cache_url: str = ""
     """Without credentials."""
+    own_port: bool = False
+    """Whether operators have a port of their own: then the console's address is not the one that requests go to."""

@@ -88,6 +88,13 @@ async def test_the_overview_shows_what_needs_a_person_and_what_was_decided() -> 
         assert "upstream unreachable" in page.text.lower() or "upstream reachable" in page.text.lower()
 
 
+async def test_the_menu_says_where_one_is() -> None:
+    async with paying() as browser:
+        for path in ("", "/find", "/unknown", "/audit"):
+            page = await browser.open(path)
+            assert [given["href"] for _, given in page.tags if "aria-current" in given] == [CONSOLE + path]
+
+
 async def test_a_key_an_id_and_what_holds_an_id_are_found() -> None:
     async with paying() as browser:
         identifier = await unknown(browser, "k-1")
