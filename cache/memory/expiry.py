@@ -57,8 +57,11 @@ class ExpiringBytes:
 
     def put(self, key: str, data: bytes, expires_ms: int) -> None:
         """Keep ``data`` under ``key`` until ``expires_ms``, in place of what was there."""
-        self.drop(key)
-        self._parts[hash(key) & _PART][key] = _Expiring(data, expires_ms)
+        part = self._parts[hash(key) & _PART]
+        held = part.get(key)
+        if held is not None:
+            self._unfile(key, held)
+        part[key] = _Expiring(data, expires_ms)
         self.size += cost(key, data)
         second = expires_ms // 1000
         self._by_second.setdefault(second, set()).add(key)
@@ -73,8 +76,10 @@ class ExpiringBytes:
     def drop(self, key: str) -> None:
         """Forget ``key``, if it is there."""
         entry = self._parts[hash(key) & _PART].pop(key, None)
-        if entry is None:
-            return
+        if entry is not None:
+            self._unfile(key, entry)
+
+    def _unfile(self, key: str, entry: _Expiring) -> None:
         self.size -= cost(key, entry.data)
         second = entry.expires_ms // 1000
         bucket = self._by_second[second]
