@@ -37,7 +37,7 @@ REDIS_STARTS = "redis-starts"
 
 
 @dataclass(frozen=True, slots=True)
-class Action:
+class Button:
     """A button, ``name`` in its address. ``fresh``: with a new key, else with the last one; ``path`` and ``amount``: ``None``
     where they are the first request's. ``copies`` are sent at once. ``fault`` is one of `FAULTS`.
     """
@@ -53,8 +53,8 @@ class Action:
 
 
 ACTIONS = (
-    Action("pay", "Pay", "A new key: the payment is executed, and its outcome recorded."),
-    Action(
+    Button("pay", "Pay", "A new key: the payment is executed, and its outcome recorded."),
+    Button(
         "pay-again",
         "Pay again",
         "The same key once more: what is recorded is the answer, and the service is not called.",
@@ -62,14 +62,14 @@ ACTIONS = (
         path=None,
         amount=None,
     ),
-    Action(
+    Button(
         "pay-twice",
         "Pay twice at once",
         "One of the two is executed, for 5 seconds. The other one is refused meanwhile: 409.",
         path=SLOW,
         copies=2,
     ),
-    Action(
+    Button(
         "pay-another-amount",
         "Pay with another amount",
         "The same key with another payload: 422, and nothing is executed.",
@@ -77,7 +77,7 @@ ACTIONS = (
         path=None,
         amount=OTHER_AMOUNT,
     ),
-    Action(
+    Button(
         "gateway-dies",
         "Pay while the gateway dies",
         "The service has the payment when the gateway is killed. Whether it was booked, the gateway can't know once it is back: "
@@ -85,21 +85,21 @@ ACTIONS = (
         path=SLOW,
         fault="gateway-dies",
     ),
-    Action(
+    Button(
         "payments-die-before-booking",
         "Pay while the service dies before it has booked",
         "Nothing is booked. But the gateway sees a broken connection only: a retry is refused until somebody has looked.",
         path=SLOW,
         fault="payments-die-before-booking",
     ),
-    Action(
+    Button(
         "payments-die-after-booking",
         "Pay while the service dies after it has booked",
         "Booked, but the answer is lost. To the gateway it is the same as above, and a retry books nothing.",
         path=SLOW_ANSWER,
         fault="payments-die-after-booking",
     ),
-    Action(
+    Button(
         "redis-away",
         "Pay while Redis is away",
         "Without its records the gateway executes nothing: 503. Once Redis is back, the retry is the first request.",
@@ -109,7 +109,7 @@ ACTIONS = (
 BY_NAME = {action.name: action for action in ACTIONS}
 
 
-def request_of(action: Action, last: PaymentRequest | None, fresh_key: str) -> PaymentRequest:
+def request_of(action: Button, last: PaymentRequest | None, fresh_key: str) -> PaymentRequest:
     """What the action sends. One that repeats, before anything was sent, has the first key."""
     if action.fresh or last is None:
         return PaymentRequest(action.path or "/payments", fresh_key, body_of(action.amount or AMOUNT))
@@ -122,7 +122,7 @@ def body_of(amount: int) -> str:
     return f'{{"amount": {amount}}}'
 
 
-def curl_lines(action: Action, request: PaymentRequest, gateway: str, page: str) -> Sequence[str]:
+def curl_lines(action: Button, request: PaymentRequest, gateway: str, page: str) -> Sequence[str]:
     """The same in a shell."""
     pay = f"curl -i {gateway}{request.path} -H {shlex.quote('Idempotency-Key: ' + request.key)} -d {shlex.quote(request.body)}"
     if action.copies > 1:

@@ -13,7 +13,7 @@ _MOST_TEXT = 200
 
 
 @dataclass(slots=True)
-class Entry:
+class BookEntry:
     """A POST that arrived: its ``number`` counts from 1, ``payment`` is what was booked for it, ``None`` where nothing was."""
 
     number: int
@@ -30,7 +30,7 @@ class Books:
     """
 
     def __init__(self, file: Path | None = None) -> None:
-        self.entries: list[Entry] = []
+        self.entries: list[BookEntry] = []
         self.payments: list[dict[str, Any]] = []
         self._file = None
         if file is not None:
@@ -38,13 +38,13 @@ class Books:
                 self._apply(orjson.loads(line))
             self._file = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
-    def arrive(self, key: str, path: str, body: bytes) -> Entry:
+    def arrive(self, key: str, path: str, body: bytes) -> BookEntry:
         """Enter a POST that has arrived."""
         text = body.decode("utf-8", "replace")[:_MOST_TEXT]
         self._write({"number": len(self.entries) + 1, "key": key[:_MOST_TEXT], "path": path, "body": text})
         return self.entries[-1]
 
-    def book(self, entry: Entry, amount: int) -> dict[str, Any]:
+    def book(self, entry: BookEntry, amount: int) -> dict[str, Any]:
         """Make the payment of an entry; returns it."""
         payment = {"id": f"pay_{len(self.payments) + 1}", "amount": amount}
         self._write({"number": entry.number, "payment": payment})
@@ -68,4 +68,4 @@ class Books:
             self.entries[line["number"] - 1].payment = line["payment"]
             self.payments.append(line["payment"])
         else:
-            self.entries.append(Entry(**line))
+            self.entries.append(BookEntry(**line))

@@ -14,7 +14,7 @@ import orjson
 
 from oncegate.app.demo.actions import BY_NAME, FAULTS, REDIS_STARTS
 from oncegate.app.demo.html import Html
-from oncegate.app.demo.page import Page
+from oncegate.app.demo.page import DemoPage
 from oncegate.app.demo.paying import is_possible
 from oncegate.middleware.http.asgi import respond
 
@@ -41,7 +41,7 @@ _TEXT = "text/plain; charset=utf-8"
 class Control:
     """An ASGI app."""
 
-    def __init__(self, page: Page) -> None:
+    def __init__(self, page: DemoPage) -> None:
         self._page = page
         self._closed = False
         self._change = asyncio.Event()

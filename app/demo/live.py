@@ -14,7 +14,7 @@ from rich.console import Console
 
 from oncegate.app.demo.control import Control
 from oncegate.app.demo.faults import Faults
-from oncegate.app.demo.page import Page
+from oncegate.app.demo.page import DemoPage
 from oncegate.app.demo.paying import Paying
 from oncegate.app.demo.readings import Readings
 from oncegate.app.demo.service import ANSWERED, PROGRESS
@@ -43,7 +43,7 @@ class _Demo:
         self._readings = Readings(self._stack, self._page_changed)
         self._faults = Faults(self._readings.read)
         url = f"http://{HOST}:{self._listener.getsockname()[1]}"
-        self._page = Page(url, self._readings, Paying(self._readings, self._faults), self._faults)
+        self._page = DemoPage(url, self._readings, Paying(self._readings, self._faults), self._faults)
         self._control = Control(self._page)
         self._stop = asyncio.Event()
         self._failure = ""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from oncegate.app.demo.actions import ACTIONS, Action, curl_lines, request_of
+from oncegate.app.demo.actions import ACTIONS, Button, curl_lines, request_of
 from oncegate.app.demo.faults import Faults
 from oncegate.app.demo.html import Html, element, join
 from oncegate.app.demo.paying import SHOWN_HEADERS, Paying, Sent, is_possible, summary
@@ -18,7 +18,7 @@ _BODY_SHOWN = 600
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class DemoPage:
     """The page at ``url``."""
 
     url: str
@@ -87,7 +87,7 @@ class Page:
     def _buttons(self, regions: dict[str, Html]) -> Html:
         return element("ul", *(self._button(action, regions) for action in ACTIONS), class_="actions")
 
-    def _button(self, action: Action, regions: dict[str, Html]) -> Html:
+    def _button(self, action: Button, regions: dict[str, Html]) -> Html:
         possible = is_possible(action, self.faults)
         described = f"promise-{action.name}"
         button = element("button", action.label, type="submit", aria_describedby=described, disabled=not possible)
@@ -103,7 +103,7 @@ class Page:
             ),
         )
 
-    def _curl(self, action: Action) -> Html:
+    def _curl(self, action: Button) -> Html:
         request = request_of(action, self.readings.last, self.readings.fresh_key)
         return join("\n".join(curl_lines(action, request, self.readings.stack.gateway.address, self.url)))
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from oncegate.app.demo.actions import FAULTS, Action, PaymentRequest, request_of
+from oncegate.app.demo.actions import FAULTS, Button, PaymentRequest, request_of
 from oncegate.app.demo.exchange import Answer, NoAnswer, exchange
 from oncegate.app.demo.faults import Faults
 from oncegate.app.demo.readings import Readings
@@ -43,12 +43,13 @@ class Paying:
 
     def __init__(self, readings: Readings, faults: Faults) -> None:
         self.sent: deque[Sent] = deque(maxlen=MOST_KEPT)
-        self.busy: Action | None = None
+        self.busy: Button | None = None
         self.outcome = ""
+        self._performed = 0
         self._readings = readings
         self._faults = faults
 
-    async def perform(self, action: Action) -> bool:
+    async def perform(self, action: Button) -> bool:
         """Do it all, up to the answer with which its client ends. ``False``: another one runs."""
         if self.busy is not None:
             return False
@@ -60,7 +61,7 @@ class Paying:
             self._readings.changed()
         return True
 
-    async def _perform(self, action: Action) -> None:
+    async def _perform(self, action: Button) -> None:
         await self._readings.read()  # what curl has sent meanwhile is the last request, too
         request = request_of(action, self._readings.last, self._readings.fresh_key)
         self._readings.follow(request)
@@ -72,7 +73,8 @@ class Paying:
             await self._faults.over()
             done = [await self._retry(request)]
         await self._readings.read()
-        self.outcome = f"{action.label}: {' and '.join(map(summary, done))}."
+        self._performed += 1  # numbered, so that the same outcome once more is read out, too
+        self.outcome = f"{self._performed}. {action.label}: {' and '.join(map(summary, done))}."
 
     async def _retry(self, request: PaymentRequest) -> Sent:
         """Send it again as a client does: as long as the answer says that this may help, after the pause that it asks for."""
@@ -109,6 +111,6 @@ def summary(sent: Sent) -> str:
     return f"{sent.answer.status} {what}"
 
 
-def is_possible(action: Action, faults: Faults) -> bool:
+def is_possible(action: Button, faults: Faults) -> bool:
     """Whether what it needs runs."""
     return not action.fault or FAULTS[action.fault].process in faults.processes

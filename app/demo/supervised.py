@@ -1,6 +1,7 @@
 """A process of the demo's: started, awaited, killed, and started again whenever it has ended unasked."""
 
 import asyncio
+import os
 import re
 import signal
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
@@ -72,8 +73,7 @@ class Supervised:
             self._may_start.clear()
         if self._process is not None and self.up.is_set():
             self._following.changed(self.name, f"killed (SIGKILL, process {self._process.pid})")
-            with suppress(ProcessLookupError):
-                self._process.kill()
+            _send(self._process, signal.SIGKILL)
 
     def release(self) -> None:
         """Let it start again."""
@@ -86,8 +86,7 @@ class Supervised:
         if self._process is None:
             return
         for number in (signal.SIGTERM, signal.SIGKILL):
-            with suppress(ProcessLookupError):
-                self._process.send_signal(number)
+            _send(self._process, number)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._process.wait(), STOP_WITHIN)
                 break
@@ -125,10 +124,12 @@ class Supervised:
         await asyncio.wait({is_up, self._output}, timeout=START_WITHIN, return_when=asyncio.FIRST_COMPLETED)
         is_up.cancel()
         if not self.up.is_set():
-            with suppress(ProcessLookupError):
-                process.kill()
+            _send(process, signal.SIGKILL)
             await process.wait()
-            why = self._last_line or f"it is not up within {START_WITHIN:g} s, or ended without a word"
+            why = (
+                self._last_line.removeprefix("oncegate: ")
+                or f"it is not up within {START_WITHIN:g} s, or ended without a word"
+            )
             raise NotStarted(f"the {self.name} does not start: {why}")
         self.down.clear()
         self._following.changed(self.name, f"up (process {process.pid})")
@@ -147,3 +148,10 @@ class Supervised:
             elif found := self._ready.search(text):
                 self.address = found.groupdict().get("url") or self.address
                 self.up.set()
+
+
+def _send(process: Process, number: signal.Signals) -> None:
+    """Not by the process's own methods: they reap one that has ended, which asyncio waits for in a thread and complains about."""
+    if process.returncode is None:
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, number)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import orjson
 import uvicorn
 
-from oncegate.app.demo.books import Books, Entry
+from oncegate.app.demo.books import Books, BookEntry
 from oncegate.middleware.http.asgi import respond
 
 SLOW_SECONDS = 5.0
@@ -79,7 +79,7 @@ class Payments:
             await asyncio.sleep(self._slow_seconds)
         return answer
 
-    def _pay(self, entry: Entry, body: bytes) -> tuple[int, Any]:
+    def _pay(self, entry: BookEntry, body: bytes) -> tuple[int, Any]:
         try:
             amount = orjson.loads(body)["amount"]
         except (orjson.JSONDecodeError, KeyError, TypeError):
