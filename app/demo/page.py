@@ -54,7 +54,7 @@ class DemoPage:
         header = element(
             "header",
             element("h1", "What an idempotency key does"),
-            element("p", "A client pays through oncegate. Whatever breaks, one key is never booked twice."),
+            element("p", "A client pays through oncegate, and things break. Look how often each key is booked."),
             element("dl", regions["counts"], id="counts", class_="counts", data_live=True),
             element("p", regions["outcome"], id="outcome", role="status", data_live=True),
         )
@@ -143,7 +143,10 @@ def _live(name: str, identifier: str, regions: dict[str, Html]) -> Html:
 
 def _column(name: str, heading: str, *children: str) -> Html:
     title = element("h2", heading, id=f"heading-{name}")
-    return element("section", title, *children, class_=name, aria_labelledby=f"heading-{name}")
+    labelled = f"heading-{name}"
+    # What stays in sight beside the buttons scrolls, by the keyboard, too.
+    focusable = {"tabindex": "0"} if name != "client" else {}
+    return element("section", title, *children, class_=name, aria_labelledby=labelled, **focusable)
 
 
 def _sent(sent: Sent) -> Html:

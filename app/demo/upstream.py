@@ -10,7 +10,7 @@ from typing import Any, Literal
 import orjson
 import uvicorn
 
-from oncegate.app.demo.books import Books, BookEntry
+from oncegate.app.demo.books import BookEntry, Books
 from oncegate.middleware.http.asgi import respond
 
 SLOW_SECONDS = 5.0

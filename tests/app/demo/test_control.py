@@ -1,4 +1,7 @@
-"""The page's server over HTTP: for this machine, its own name and its own origin alone."""
+"""The page's server over HTTP: for this machine, its own name and its own origin alone.
+
+Rules of docs/contract.md: R10.26.
+"""
 
 import http.client
 import json

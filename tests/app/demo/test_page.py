@@ -1,4 +1,7 @@
-"""The demo's page in a real headless Chromium: what each button does, with the service's own books as the judge."""
+"""The demo's page in a real headless Chromium: what each button does, with the service's own books as the judge.
+
+Rules of docs/contract.md: R10.25.
+"""
 
 import re
 import shlex

@@ -1,4 +1,7 @@
-"""The demo's processes: who dies comes again, all end with it and leave nothing behind, and what can't start is one line."""
+"""The demo's processes: who dies comes again, all end with it and leave nothing behind, and what can't start is one line.
+
+Rules of docs/contract.md: R10.26.
+"""
 
 import os
 import re
