@@ -22,6 +22,7 @@ from oncegate.app.demo.stack import GATEWAY, HOST, PORTS_TO_TRY, Stack, find_red
 from oncegate.app.demo.supervised import NotStarted
 from oncegate.app.demo.terminal import TerminalView
 from oncegate.app.demo.upstream import Progress, serving_config
+from oncegate.app.telemetry import logs
 
 FIRST_PAGE_PORT = 8180
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP)  # unlike a server, it ends with its terminal
@@ -30,6 +31,7 @@ _REQUESTS = "oncegate.request"
 
 def run(port: int | None = None) -> int:
     """Run the demo until it is stopped, its gateway on ``port`` (``None``: 8080, or the next free one); returns the exit code."""
+    logs.configure("warning", "text")  # nothing of what ends with the demo, such as a button's request, is an error
     return asyncio.run(_Demo(port).run())
 
 

@@ -25,6 +25,8 @@ FIRST_PORT = 8080
 PORTS_TO_TRY = 100
 GATEWAY, PAYMENTS, REDIS = "gateway", "payments service", "Redis"
 OLDEST_REDIS = 7
+MOST_OF_A_PATH = 70
+"""Bytes of the temporary folder's path, to which the demo adds about thirty."""
 _RUN_GATEWAY = "from oncegate.app.cli.main import main; main()"
 # Lives until the demo has ended, however that did: then its standard input is closed.
 _GUARD = 'read -r _; rm -rf -- "$1"; kill -KILL 0'
@@ -56,7 +58,7 @@ class Stack:
         self.redis: Supervised | None = None
         self._port = _free_port() if port is None else port
         self._following = following
-        self._folder = Path(tempfile.mkdtemp(prefix="oncegate-demo-"))
+        self._folder = Path(tempfile.mkdtemp(prefix="oncegate-demo-", dir=_short(tempfile.gettempdir())))
         self._guard: Process | None = None
         if redis_server is not None:
             self.redis = self._process(REDIS, r"(?i)ready to accept connections", self._redis_command(redis_server))
@@ -107,6 +109,11 @@ class Stack:
         file.write_text(_CONFIGURATION.format(upstream=self.payments.address, cache=cache, lease=LEASE))
         port = urlsplit(self.gateway.address).port or self._port
         return sys.executable, "-c", _RUN_GATEWAY, "serve", "--config", str(file), "--port", str(port)
+
+
+def _short(folder: str) -> str:
+    """Where sockets can be: their paths have 104 bytes at the most, on some systems."""
+    return folder if len(os.fsencode(folder)) < MOST_OF_A_PATH else "/tmp"  # noqa: S108  # the folder in it is one's own
 
 
 def find_redis() -> str | None:

@@ -7,6 +7,10 @@ import os
 import re
 import signal
 import socket
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -31,26 +35,47 @@ def alive(pid: int) -> bool:
         return False
 
 
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    """A folder with a path that is short enough for sockets."""
+    with tempfile.TemporaryDirectory(prefix="oncegate-") as folder:
+        yield Path(folder)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 @pytest.mark.parametrize("cache", ["redis", "sqlite"])
 def test_all_end_with_the_demo_and_leave_nothing(
-    demos: Demos, with_redis: str, without_redis: str, tmp_path: Path, number: int, cache: str
+    demos: Demos, with_redis: str, without_redis: str, temporary: Path, number: int, cache: str
 ) -> None:
-    with demos(with_redis if cache == "redis" else without_redis, TMPDIR=str(tmp_path)) as demo:
+    with demos(with_redis if cache == "redis" else without_redis, TMPDIR=str(temporary)) as demo:
         assert httpx.post(f"{demo.page}/actions/pay", timeout=PATIENCE).status_code == 303
         ours = below(demo.process.process.pid)
         names = " ".join(Path(f"/proc/{pid}/cmdline").read_text() for pid in ours)
         assert ("redis-server" in names) == (cache == "redis")
-        assert list(tmp_path.iterdir()) != []
+        assert list(temporary.iterdir()) != []
         ends = demo.process.stop(number)
         assert ends == (-number if number == signal.SIGKILL else 0)
         wait_until(lambda: not any(map(alive, ours)), "all have ended")
-        wait_until(lambda: list(tmp_path.iterdir()) == [], "the folder is gone")
+        wait_until(lambda: list(temporary.iterdir()) == [], "the folder is gone")
 
 
-def test_the_demo_keeps_what_it_is_given_to_itself(demos: Demos, without_redis: str, tmp_path: Path) -> None:
-    with demos(without_redis, TMPDIR=str(tmp_path)) as demo:
-        (folder,) = tmp_path.iterdir()
+def test_it_ends_in_the_midst_of_an_action(demos: Demos, without_redis: str) -> None:
+    with demos(without_redis) as demo:
+
+        def press() -> None:
+            with suppress(httpx.HTTPError):
+                httpx.post(f"{demo.page}/actions/pay-twice", timeout=PATIENCE)
+
+        pressed = threading.Thread(target=press)
+        pressed.start()
+        wait_until(lambda: demo.books()["arrived"] == 1, "the payment is under way")
+        demo.stop()
+        pressed.join()
+
+
+def test_the_demo_keeps_what_it_is_given_to_itself(demos: Demos, without_redis: str, temporary: Path) -> None:
+    with demos(without_redis, TMPDIR=str(temporary)) as demo:
+        (folder,) = temporary.iterdir()
         assert folder.stat().st_mode & 0o077 == 0
         demo.stop()
 
@@ -112,4 +137,12 @@ def test_a_redis_that_is_too_old_is_none(demos: Demos, without_redis: str, tmp_p
     (tmp_path / "redis-server").chmod(0o755)
     with demos(str(tmp_path)) as demo:
         assert "a file of SQLite" in demo.process.output
+        demo.stop()
+
+
+def test_a_long_path_of_temporary_folders_does_no_harm(demos: Demos, with_redis: str, tmp_path: Path) -> None:
+    folder = tmp_path / ("x" * 100)
+    folder.mkdir()
+    with demos(with_redis, TMPDIR=str(folder)) as demo:
+        assert "a Redis of the demo's own" in demo.process.output
         demo.stop()
