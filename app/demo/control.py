@@ -104,6 +104,7 @@ class Control:
             await _answer(send, 200, f"the {FAULTS[name].process} is killed {when}")
         elif kind == "faults" and name == REDIS_STARTS:
             await self._page.faults.over()
+            await self._page.readings.until_available()
             await _answer(send, 200, "all processes are up")
         else:
             await _answer(send, 404, f"no such button or fault; faults: {', '.join(FAULTS)}, {REDIS_STARTS}")

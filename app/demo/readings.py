@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -18,6 +19,7 @@ from oncegate.app.demo.story import Event, Row
 from oncegate.app.operators.pages.client import PREFIX
 
 MOST_EVENTS = 60
+AVAILABLE_WITHIN = 30.0
 _OWN_KEY = re.compile(r"demo-(\d{1,9})")
 _COUNTED = re.compile(r"^(?:oncegate_requests_total\{.*\}|oncegate_attempts_in_flight) ([\d.e+]+)$", re.M)
 _NO_BOOKS: dict[str, Any] = {"arrived": 0, "executed": 0, "entries": []}
@@ -79,6 +81,16 @@ class Readings:
         async with self._lock:
             await asyncio.gather(self._read_books(), self._read_counters())
             await self._read_record()
+
+    async def until_available(self) -> None:
+        """Returns once the gateway says that it reaches its records, or has not for `AVAILABLE_WITHIN` seconds."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(AVAILABLE_WITHIN):
+                while True:
+                    answer = await _fetch("GET", f"{self._operations}/readyz")
+                    if answer is not None and orjson.loads(answer.body).get("cache") == "available":
+                        return
+                    await asyncio.sleep(0.05)
 
     async def _read_books(self) -> None:
         answer = await _fetch("GET", f"{self.stack.payments.address}/books")
