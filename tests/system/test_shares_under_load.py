@@ -156,7 +156,7 @@ async def test_a_share_grows_by_reloads_under_load(start: Start, redis_server: R
     assert all(each.is_enforced for found in load.during(100).values() for each in found)
     assert all(each.is_enforced for key in enforced for each in load.sent[key] if each.percent not in (0, BETWEEN))
 
-    # What is enforced is executed once, if it wasn't before; each of the others gets that execution's answer, whoever executed it.
+    # What is enforced is executed once, if it wasn't before; all others get the answer of the first execution, whosever it was.
     for key, requests in load.sent.items():
         executed_under_enforcement = [each for each in requests if each.is_enforced and not each.is_replay]
         assert len(executed_under_enforcement) <= 1
