@@ -189,8 +189,8 @@ async def test_what_is_observed_has_its_own_span_with_what_would_have_been_decid
     ]
     record = own[0].get("oncegate.record")
     assert record
-    said = {"oncegate.mode": "shadow", "oncegate.replayed": False, "oncegate.attempt": 1, "oncegate.record": record}
-    assert own[:3] == [said | {"oncegate.decision": decision} for decision in ("first", "replayed", "key-reused")]
+    common = {"oncegate.mode": "shadow", "oncegate.replayed": False, "oncegate.attempt": 1, "oncegate.record": record}
+    assert own[:3] == [common | {"oncegate.decision": decision} for decision in ("first", "replayed", "key-reused")]
     assert own[3] == {"oncegate.mode": "shadow", "oncegate.decision": "bypass"}
     assert [span.attributes["http.response.status_code"] for span in observed] == [201] * 4
     assert [span.links for span in (*observed, replay)] == [(), (first.place,), (first.place,), (), (first.place,)]

@@ -417,6 +417,6 @@ def test_there_is_room_for_exactly_what_can_be_served(what: str) -> None:
     assert (serve(low), serve(high)) == ((True, True), (False, False))
     while high - low > 1:
         middle = (low + high) // 2
-        says, is_so = serve(middle)
-        assert says == is_so, f"{middle} {what}"
+        promised, is_so = serve(middle)
+        assert promised == is_so, f"{middle} {what}"
         low, high = (middle, high) if is_so else (low, middle)
