@@ -320,6 +320,7 @@ def _operators_app(
         streams=streams,
         cors=settings.cross_origin(),
         guarded=guarded(settings.public, settings.ops_port),
+        unshown=policies.unshown,
     )
 
 

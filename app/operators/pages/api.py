@@ -127,17 +127,20 @@ def create_app(
     reload: Reload | None = None,
     cors: CrossOrigin | None = None,
     guarded: frozenset[str] = frozenset(FOR_OPERATORS),
+    unshown: frozenset[bytes] = frozenset(),
 ) -> FastAPI:
     """The app, whose paths begin behind the prefix.
 
     ``metrics`` formats them as an ``Accept`` header asks; ``policy`` makes what is published about keys. Where ``records``,
     ``statuses``, ``streams`` or ``reload`` are not given, their paths don't exist; without ``operators`` only statuses may.
-    ``cors`` says which scripts may read commands' statuses; ``guarded`` are the paths that need an operator's token.
+    ``cors`` says which scripts may read commands' statuses; ``guarded`` are the paths that need an operator's token. What
+    stands in one of the headers ``unshown`` is no request's id.
     """
     app = FastAPI(
         openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False, exception_handlers=_EXCEPTION_HANDLERS
     )
     app.state.readiness, app.state.metrics, app.state.policy = readiness, metrics, policy
+    app.state.unshown = unshown
     app.state.records, app.state.statuses, app.state.streams, app.state.reload = records, statuses, streams, reload
     for each in routers(
         statuses=statuses is not None,
