@@ -407,7 +407,12 @@ async def test_tracing_goes_on_in_every_worker_after_a_reload(
             await peer.send(OK)
 
     async with Upstream(behave) as upstream:
-        settings = {"namespace": tmp_path.name, "cache_timeout": 10, "tracing": True, "config": str(file)}
+        settings: dict[str, Any] = {
+            "namespace": tmp_path.name,
+            "cache_timeout": 10,
+            "tracing": True,
+            "config": str(file),
+        }
         gateway = Gateway(tmp_path / "gateway", upstream.url, redis_server.url, workers=2, **settings)
 
         async def pay(path: str) -> None:
