@@ -176,7 +176,7 @@ def _install(
     }
     if (tls := lasting.tls) is not None:
         gauges["tls_cert_ends_timestamp_seconds"] = lambda: tls.ends
-    routes, submissions = _labels(policies)
+    routes, submissions = labels_of(policies)
     metrics = lasting.metrics
     metrics.serve(settings_digest(settings), routes, submissions, gauges, _shares(policies), routes[:-1])
     policies.on_match = metrics.noting_matches()
@@ -201,11 +201,11 @@ def _install(
 
 
 def _metrics(settings: GatewaySettings, policies: Policies) -> Metrics:
-    routes, submissions = _labels(policies)
+    routes, submissions = labels_of(policies)
     return Metrics(routes, submissions=submissions, workers=settings.workers)
 
 
-def _labels(policies: Policies) -> tuple[list[tuple[str, Sequence[str]]], list[str]]:
+def labels_of(policies: Policies) -> tuple[list[tuple[str, Sequence[str]]], list[str]]:
     """What metrics name requests by: routes with their methods; those of them whose commands are submitted."""
     return (
         [(policy.route, methods) for policy, methods in policies.with_methods()],
@@ -344,6 +344,7 @@ def _operators_app(
         cors=settings.cross_origin(),
         guarded=guarded(settings.public, settings.ops_port),
         console=Console(settings.prefix, sources, sessions, operators, TrustedPeers(settings.trusted_proxies)),
+        unshown=policies.unshown,
     )
 
 

@@ -47,7 +47,9 @@ Gauges = Mapping[str, Callable[[], float]]
 """Functions by the name of the gauge that each reads at a scrape."""
 
 
-_COLUMNS_OF_ROUTE: Final = 1 + len(OUTCOMES) + 1 + len(HISTOGRAMS["upstream"].bounds) + 2 + 3 + len(SUBMISSIONS)
+_COLUMNS_OF_METHOD: Final = (len(DECISIONS) + 1) * 2
+_COLUMNS_OF_ROUTE: Final = len(OUTCOMES) + 1 + len(HISTOGRAMS["upstream"].bounds) + 2 + 3
+"""What `Metrics._take` takes for each method of a route, and for the route."""
 
 
 class Metrics(Watch):
@@ -122,22 +124,25 @@ class Metrics(Watch):
     def _columns_of(self, listed: Iterable[tuple[str, Sequence[str]]]) -> list[tuple[str, str, int]]:
         """The routes, with the columns of their matches; one that was there before keeps its own."""
         found: list[tuple[str, str, int]] = []
-        seen: Counter[tuple[str, str]] = Counter()
-        for route, names in listed:
-            methods = " ".join(names)
-            key = (route, methods, seen[route, methods])  # two of them may look the same
-            seen[route, methods] += 1
+        for key in _matches(listed):
             if key not in self._matched:
                 self._matched[key] = self._columns.take()
-            found.append((route, methods, self._matched[key]))
+            found.append((key[0], key[1], self._matched[key]))
         return found
 
-    def has_room(self, routes: Iterable[tuple[str, Sequence[str]]]) -> bool:
-        """Whether these routes can be counted besides those that were here since the start."""
-        counted = sum(
-            _COLUMNS_OF_ROUTE + len(methods) * (len(DECISIONS) + 1) * 2
-            for route, methods in routes
-            if any((route, method, OTHER, ENFORCED) not in self._requests for method in methods)
+    def has_room(
+        self,
+        routes: Sequence[tuple[str, Sequence[str]]],
+        submissions: Iterable[str],
+        listed: Iterable[tuple[str, Sequence[str]]],
+    ) -> bool:
+        """Whether `serve` can be called with these, besides all that has been counted since the start."""
+        methods = {(route, method) for route, names in routes for method in names}
+        counted = (
+            sum((*each, OTHER, ENFORCED) not in self._requests for each in methods) * _COLUMNS_OF_METHOD
+            + len({route for route, _ in routes} - self._upstream.keys()) * _COLUMNS_OF_ROUTE
+            + sum((route, each) not in self._submissions for route in {*submissions} for each in SUBMISSIONS)
+            + sum(key not in self._matched for key in _matches(listed))
         )
         return self._columns.count + counted <= self._most_columns
 
@@ -393,6 +398,15 @@ class Metrics(Watch):
             buckets, total = histogram.read(self._numbers)
             family.add_metric([value], buckets, total)
         return family
+
+
+def _matches(listed: Iterable[tuple[str, Sequence[str]]]) -> Iterable[tuple[str, str, int]]:
+    """What each of the routes is known by: its pattern, its methods, and how many before it look the same."""
+    seen: Counter[tuple[str, str]] = Counter()
+    for route, names in listed:
+        methods = " ".join(names)
+        yield route, methods, seen[route, methods]
+        seen[route, methods] += 1
 
 
 def _gauge(name: str, value: float | None = None) -> GaugeMetricFamily:

@@ -134,6 +134,7 @@ def create_app(
     cors: CrossOrigin | None = None,
     guarded: frozenset[str] = frozenset(FOR_OPERATORS),
     console: App | None = None,
+    unshown: frozenset[bytes] = frozenset(),
 ) -> FastAPI:
     """The app, whose paths begin behind the prefix.
 
@@ -141,12 +142,14 @@ def create_app(
     ``statuses``, ``streams``, ``reload``, ``audit`` or ``recent`` are not given, their paths don't exist; without ``operators``
     only statuses may.
     ``cors`` says which scripts may read commands' statuses; ``guarded`` are the paths that need an operator's token. ``console``
-    answers what is below ``console``, and browsers at the prefix itself.
+    answers what is below ``console``, and browsers at the prefix itself. What stands in one of the headers ``unshown`` is no
+    request's id.
     """
     app = FastAPI(
         openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False, exception_handlers=_EXCEPTION_HANDLERS
     )
     app.state.readiness, app.state.metrics, app.state.policy = readiness, metrics, policy
+    app.state.unshown = unshown
     app.state.records, app.state.statuses, app.state.streams, app.state.reload = records, statuses, streams, reload
     app.state.audit, app.state.recent = audit, recent
     for each in routers(

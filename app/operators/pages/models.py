@@ -165,6 +165,13 @@ class OriginalResult(_Sent):
     completed_at: AwareDatetime | None = None
 
 
+RequestId = Annotated[
+    str,
+    StringConstraints(pattern="^[A-Za-z0-9._-]{1,128}$"),
+    Field(description="The id of this request, as in X-Request-Id and in logs"),
+]
+
+
 class Problem(BaseModel):
     """A problem (RFC 9457) that the gateway answers with in the upstream's place."""
 
@@ -179,9 +186,7 @@ class Problem(BaseModel):
     error: ErrorMember
     idempotency_key: Annotated[str, Field(min_length=1, max_length=255)] | Missing = None
     record: RecordId | Missing = Field(default=None, description="An id that logs carry too")
-    request_id: Annotated[str, StringConstraints(pattern="^[A-Za-z0-9._-]{1,128}$")] = Field(
-        description="The id of this request, as in X-Request-Id and in logs"
-    )
+    request_id: RequestId
     original_result: OriginalResult | Missing = None
     original_trace_id: Annotated[str, Field(pattern="^[0-9a-f]{32}$")] | Missing = Field(
         default=None, description="The trace of the first execution, where that is known"
@@ -212,6 +217,7 @@ class OperationProblem(_Sent):
     status: Literal[400, 401, 403, 404, 405, 408, 409, 413, 500, 503]
     detail: str | Missing = None
     error: ErrorMember
+    request_id: RequestId
     resolution: Literal["absent", "in-flight", "settled", "other-attempt"] | Missing = Field(
         default=None, description="Why nothing was written"
     )

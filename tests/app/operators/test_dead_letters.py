@@ -179,7 +179,8 @@ async def test_without_the_token_nothing_is_shown_or_done(letters: Letters) -> N
 async def test_what_names_no_command_or_stream_is_refused(letters: Letters) -> None:
     which = await letters.get(status=400)
     assert which["detail"] == "stream is one of commands, tenants"
-    assert await letters.get(status=400, stream="another") == which
+    other = await letters.get(status=400, stream="another")
+    assert other == which | {"request_id": other["request_id"]}
     assert (await letters.get(stream="tenants"))["dead_letters"] == []
     for query in ({"limit": "0"}, {"limit": "many"}, {"after": "x"}):
         await letters.get(status=400, stream="commands", **query)
