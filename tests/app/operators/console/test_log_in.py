@@ -297,7 +297,14 @@ def test_a_session_ends_after_its_hours_and_with_its_token() -> None:
 
 
 @pytest.mark.parametrize(
-    "spoil", [lambda c: c[:-4], lambda c: "A" + c[1:], lambda c: "", lambda c: "é", lambda c: c + "AAAA"]
+    "spoil",
+    [
+        lambda c: c[:-4],
+        lambda c: ("B" if c[0] == "A" else "A") + c[1:],
+        lambda c: "",
+        lambda c: "é",
+        lambda c: c + "AAAA",
+    ],
 )
 def test_a_cookie_that_was_changed_is_none(spoil: Any) -> None:
     here = Sessions(EndedSessions(), [], [ALICE])
