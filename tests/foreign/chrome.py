@@ -12,10 +12,10 @@ from typing import Any, Self
 
 from websockets.sync.client import ClientConnection, connect
 
+from testing.chromium import FLAGS
 from testing.gateway import DEADLINE
 from testing.servers import bound
 from testing.waiting import wait_until
-from tests.foreign.test_browser import FLAGS
 
 KEYS = {"Tab": 9, "Enter": 13, " ": 32}
 
