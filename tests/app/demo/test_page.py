@@ -33,6 +33,13 @@ OUTCOMES = {
 """How each ends, after a first payment: what its client gets in the end, and how often its key is booked."""
 
 
+OVERLAPS = """
+Array.from(document.querySelectorAll('li, article, tr')).filter(each => each.nextElementSibling
+    && each.getBoundingClientRect().bottom > each.nextElementSibling.getBoundingClientRect().top + 1).map(each => each.innerText)
+"""
+"""What is covered by the one behind it."""
+
+
 @pytest.fixture(scope="module")
 def browser(chromium: str) -> Iterator[Chromium]:
     with Chromium(chromium) as browser:
@@ -218,6 +225,8 @@ def test_it_fits_and_can_be_read(browser: Chromium, on_sqlite: Demo, width: int,
     act(browser, "pay")
     assert browser.evaluate("document.documentElement.scrollWidth") <= width
     assert browser.evaluate(SMALLEST_CONTRAST) >= 4.5
+    browser.wait_for("document.querySelectorAll('#timeline li').length > 2")
+    assert browser.evaluate(OVERLAPS) == []
     assert browser.complaints == []
 
 
