@@ -18,7 +18,17 @@ SECTIONS = {
     "Begin": ("tutorial", "walkthrough", "faq", "comparison", "terminology"),
     "Requests": ("policies", "clients", "problems", "fastapi", "functions", "testing"),
     "Run it": (
-        *("rollout", "configuration", "operations", "alerts", "tracing", "security", "behind-proxies", "scaling"),
+        *(
+            "rollout",
+            "configuration",
+            "operations",
+            "alerts",
+            "tracing",
+            "security",
+            "console",
+            "behind-proxies",
+            "scaling",
+        ),
         *("databases", "performance"),
     ),
     "Commands and messages": (

@@ -224,7 +224,7 @@ async def _all_of(
     as_json: bool,
 ) -> None:
     """``change`` the letters of one group, a bounded number at a time, until there are no more, or none changes."""
-    from oncegate.app.operators.letter_groups import GROUP
+    from oncegate.app.operators.letter_group import GROUP
 
     if not GROUP.fullmatch(group):
         end("--error takes a group of oncegate commands errors: 12 hexadecimal digits")

@@ -6,15 +6,13 @@ and ids alone are one group; its name is a digest of what its letters have in co
 
 import re
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
-from hashlib import sha256
 from typing import Any, Final
 
 from oncegate.app.operators.audit import Author
 from oncegate.app.operators.dead_letters import Commands, Letter
+from oncegate.app.operators.letter_group import LetterGroup
 from oncegate.cache.redis.streams.letter import Death
 from oncegate.cache.redis.streams.progress import letter_heads
-from oncegate.middleware.outcome.instants import instant
 
 MOST_SCANNED: Final = 10_000
 """Dead letters that one answer looks at where nothing else is said."""
@@ -22,45 +20,10 @@ MOST_GROUPS: Final = 100
 """Groups that are told apart; the rest is counted together."""
 MOST_CHANGED: Final = 1000
 """Letters that one call retries or discards at most."""
-GROUP: Final = re.compile(r"[0-9a-f]{12}")
 _STEP: Final = 100
 _MOST_TEXT: Final = 200
 _VARIES: Final = re.compile(r"\b(?=[0-9a-fA-F-]*[0-9])[0-9a-fA-F-]{8,}\b|[0-9]+")
 """Numbers, and what looks like an id."""
-
-
-@dataclass(slots=True)
-class LetterGroup:
-    """Dead letters with one ``reason``, type of error and ``error``, in which numbers and ids are ``#``."""
-
-    reason: str
-    error_type: str
-    error: str
-    count: int = 0
-    newest_ms: int = 0
-    oldest_ms: int = 0
-    example: str = ""
-    routes: set[str] = field(default_factory=set)
-
-    @property
-    def id(self) -> str:
-        """Its name, of 12 hexadecimal digits."""
-        common = "\0".join((self.reason, self.error_type, self.error))
-        return sha256(common.encode("utf-8", "replace")).hexdigest()[:12]
-
-    def as_json(self) -> dict[str, Any]:
-        """Its description."""
-        return {
-            "group": self.id,
-            "reason": self.reason,
-            "error_type": self.error_type or None,
-            "error": self.error or None,
-            "count": self.count,
-            "newest_at": instant(self.newest_ms),
-            "oldest_at": instant(self.oldest_ms),
-            "example": self.example,
-            "routes": sorted(self.routes),
-        }
 
 
 def group_of(letter: Letter) -> LetterGroup:

@@ -15,6 +15,8 @@ from oncegate.app.settings.admin_tokens import AdminToken
 from testing.caller import fresh_key
 from testing.gateway import DEADLINE, Gateway
 from testing.ledger import Ledger, Reply
+from testing.servers import RedisServer
+from testing.waiting import wait_until
 from tests.foreign.chrome import Chrome, Tab
 from tests.foreign.conftest import fetched_or_skipped
 from tests.system.conftest import Start
@@ -32,15 +34,23 @@ def chrome() -> Iterator[Chrome]:
 
 
 @pytest.fixture(scope="module")
-def gateway(start: Start, ledger: Ledger) -> Gateway:
+def gateway(start: Start, ledger: Ledger, redis_server: RedisServer) -> Gateway:
     """One with records of each state, of which some hold what a page must not take for markup."""
     held = (("content-type", "text/html"), ("x-note", HOSTILE))
     ledger.answer("/paid", Reply(201, held, HOSTILE.encode()))
     ledger.answer("/failed", Reply(500, held, HOSTILE.encode()))
     return start(
         ledger.url,
+        redis_server.url,
+        namespace=fresh_key(),
         admin_tokens=TOKENS,
-        routes=[{"path": "/paid"}, {"path": "/failed"}, {"path": "/lost*"}, {"path": "/never&amp;'\"*"}],
+        routes=[
+            {"path": "/later", "mode": "async", "on_missing_key": "reject"},
+            {"path": "/paid"},
+            {"path": "/failed"},
+            {"path": "/lost*"},
+            {"path": "/never&amp;'\"*"},
+        ],
     ).ready()
 
 
@@ -121,7 +131,8 @@ def test_an_unknown_outcome_is_resolved_by_the_keyboard_alone(
     identifier = unknown(gateway, ledger)
     tab = chrome.tab(scripts=scripts, width=360)
     tab.open(address(gateway))
-    tab.type(WRITER)  # the field has the focus
+    wait_until(lambda: tab.run("document.activeElement.name") == "token", "the field has the focus by itself")
+    tab.type(WRITER)
     tab.press("Enter", leads_on=True)
     tab.press("Tab")
     assert tab.run("document.activeElement.className") == "skip"

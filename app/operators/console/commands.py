@@ -8,7 +8,8 @@ from starlette.responses import Response
 
 from oncegate.app.operators.console.frame import ConsolePage, PageRefused, Visit
 from oncegate.app.operators.dead_letters import Commands
-from oncegate.app.operators.letter_groups import GROUP, by_error, discard_group, letters_of, retry_group
+from oncegate.app.operators.letter_group import GROUP
+from oncegate.app.operators.letter_groups import by_error, discard_group, letters_of, retry_group
 from oncegate.app.operators.streams import stream_state
 from oncegate.cache.errors import CacheError
 from oncegate.cache.redis.streams.entry_id import ENTRY_ID

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from oncegate.app.http1 import TrustedPeers
 from oncegate.app.operators.audit import Author
-from oncegate.app.operators.console import audit, commands, find, overview, record, records, routes, unknown
+from oncegate.app.operators.console import audit, find, overview, record, records, routes, unknown
 from oncegate.app.operators.console.attempts import Attempts
 from oncegate.app.operators.console.frame import (
     COOKIE,
@@ -38,17 +38,6 @@ from oncegate.middleware.rules.errors import KeyInvalid, PayloadTooLarge, Reques
 
 log = logging.getLogger("oncegate.operators")
 
-PAGES: Final = (
-    *overview.PAGES,
-    *find.PAGES,
-    *records.PAGES,
-    *record.PAGES,
-    *unknown.PAGES,
-    *commands.PAGES,
-    *routes.PAGES,
-    *audit.PAGES,
-)
-"""All pages, in the order of the menu."""
 _STATIC: Final = {"/console.css": "text/css", "/console.js": "text/javascript", "/icon.svg": "image/svg+xml"}
 _FORGED: Final = "The form is not of this session, which may have ended. Nothing was changed: load the page again."
 _FOREIGN: Final = "A page of another origin has sent this. Nothing was changed."
@@ -67,7 +56,6 @@ class Console:
         sessions: Sessions,
         operators: Bearer | None,
         trusted: TrustedPeers,
-        pages: tuple[ConsolePage, ...] = PAGES,
     ) -> None:
         self._prefix = prefix
         self._base = f"{prefix}/console"
@@ -76,6 +64,7 @@ class Console:
         self._operators = operators
         self._trusted = trusted
         self._attempts = Attempts()
+        pages = _pages(sources)
         self._templates = Templates(self._base, pages)
         self._pages = [(page, _pattern(page.path)) for page in pages]
         folder = Path(__file__).parent / "static"
@@ -188,6 +177,16 @@ class Console:
 
     def _refused(self, error: PageRefused) -> Response:
         return self._templates.page("refused.html", error.status, title=HTTPStatus(error.status).phrase, why=error.text)
+
+
+def _pages(sources: Sources) -> list[ConsolePage]:
+    """All pages, in the order of the menu; those of commands where there are streams."""
+    pages = [*overview.PAGES, *find.PAGES, *records.PAGES, *record.PAGES, *unknown.PAGES]
+    if sources.streams:
+        from oncegate.app.operators.console import commands  # loads redis-py's client
+
+        pages += commands.PAGES
+    return [*pages, *routes.PAGES, *audit.PAGES]
 
 
 async def _made(page: ConsolePage, visit: Visit) -> Response:

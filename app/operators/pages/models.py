@@ -10,7 +10,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstrai
 from pydantic.json_schema import SkipJsonSchema
 
 from oncegate.app.operators.audit import MOST_REASON, REASON
-from oncegate.app.operators.letter_groups import GROUP
+from oncegate.app.operators.letter_group import GROUP
 from oncegate.app.operators.newest import CALLER_DIGEST
 from oncegate.app.operators.records import MOST_SECONDS
 from oncegate.cache.redis.streams.entry_id import ENTRY_ID
