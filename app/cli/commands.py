@@ -171,9 +171,7 @@ async def retry(
     if [bool(identifiers), everything, group is not None].count(True) != 1:
         end("give ids, or --all, or --error GROUP")
     if group is not None:
-        from oncegate.app.operators.letter_groups import retry_group
-
-        await _all_of(found, group, "retried", reason, partial(retry_group, author=author(reason)), as_json=as_json)
+        await _all_of(found, group, reason, retries=True, as_json=as_json)
         return
     retried: list[dict[str, Any]] = []
     unread: list[str] = []
@@ -214,30 +212,29 @@ async def _chosen(found: "Commands", identifiers: tuple[str, ...], missing: list
             yield letter
 
 
-async def _all_of(
-    found: "Commands",
-    group: str,
-    done: str,
-    reason: str,
-    change: Callable[["Commands", str], Awaitable[dict[str, int | bool]]],
-    *,
-    as_json: bool,
-) -> None:
-    """``change`` the letters of one group, a bounded number at a time, until there are no more, or none changes."""
+async def _all_of(found: "Commands", group: str, reason: str, *, retries: bool, as_json: bool) -> None:
+    """Retry or discard the letters of one group, a bounded number at a time, until there are no more, or none changes."""
+    from oncegate.app.operators.letter_changes import MOST_CHANGED, LetterChanges, named
     from oncegate.app.operators.letter_group import GROUP
+    from oncegate.app.operators.letter_groups import letters_of
 
     if not GROUP.fullmatch(group):
         end("--error takes a group of oncegate commands errors: 12 hexadecimal digits")
-    changed, unread = 0, 0
-    while True:
-        some = await change(found, group)
-        changed, unread = changed + some["changed"], some["unread"]
-        if not (some["more"] and some["changed"]):
-            break
-    if changed:
-        what = f"{changed} dead letters of stream {found.stream.name} with error {group}"
-        audit(what, done, reason)
-        await audit_kept(found.cache, found.namespace, what, done, reason)
+    done, all_done = "retried" if retries else "discarded", LetterChanges()
+    try:
+        more, before = True, -1
+        while more and len(all_done.changed) > before:
+            before = len(all_done.changed)
+            all_done.unread.clear()
+            letters, more = await letters_of(found, group, MOST_CHANGED)
+            await all_done.make(found, letters, author(reason), retries=retries)
+    finally:
+        changed = len(all_done.changed)
+        if changed:
+            what = named(changed, found.stream.name, group)
+            audit(what, done, reason)
+            await audit_kept(found.cache, found.namespace, what, done, reason)
+    unread = len(all_done.unread)
     output({"error": group, done: changed, "unread": unread}, partial(print_changed, done=done), as_json=as_json)
     if unread:
         end("those that are left stay: their consumer reads the stream no more (start its worker first)", 1)
@@ -255,9 +252,7 @@ async def discard(
     if bool(identifiers) == (group is not None):
         end("give ids, or --error GROUP")
     if group is not None:
-        from oncegate.app.operators.letter_groups import discard_group
-
-        await _all_of(found, group, "discarded", reason, discard_group, as_json=as_json)
+        await _all_of(found, group, reason, retries=False, as_json=as_json)
         return
     discarded: list[dict[str, Any]] = []
     missing: list[str] = []

@@ -1,4 +1,4 @@
-"""Dead letters grouped by their error, and what is done to all of one group: a poison command may have filled the stream.
+"""Dead letters grouped by their error: a poison command may have filled the stream.
 
 Strategy. Letters are looked at from the newest on, a bounded number of them, without their bodies. Errors that differ in numbers
 and ids alone are one group; its name is a digest of what its letters have in common, so that it is the same in each process.
@@ -8,7 +8,6 @@ import re
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
-from oncegate.app.operators.audit import Author
 from oncegate.app.operators.dead_letters import Commands, Letter
 from oncegate.app.operators.letter_group import LetterGroup
 from oncegate.cache.redis.streams.letter import Death
@@ -18,8 +17,6 @@ MOST_SCANNED: Final = 10_000
 """Dead letters that one answer looks at where nothing else is said."""
 MOST_GROUPS: Final = 100
 """Groups that are told apart; the rest is counted together."""
-MOST_CHANGED: Final = 1000
-"""Letters that one call retries or discards at most."""
 _STEP: Final = 100
 _MOST_TEXT: Final = 200
 _VARIES: Final = re.compile(r"\b(?=[0-9a-fA-F-]*[0-9])[0-9a-fA-F-]{8,}\b|[0-9]+")
@@ -64,26 +61,6 @@ async def by_error(commands: Commands, *, most: int = MOST_SCANNED) -> dict[str,
         "complete": is_complete,
         "others": others,
     }
-
-
-async def retry_group(commands: Commands, group: str, author: Author) -> dict[str, int | bool]:
-    """`Commands.retry` each letter of ``group``, up to `MOST_CHANGED`; of those that are there now, the newest first.
-
-    How many were ``changed``, how many are ``unread`` and stay, and whether ``more`` may be of the group.
-    """
-    changed, unread = 0, 0
-    letters, more = await letters_of(commands, group, MOST_CHANGED)
-    for letter in letters:
-        done = await commands.retry(letter, author)
-        changed += len(done["retried"])
-        unread += len(done["unread"])
-    return {"changed": changed, "unread": unread, "more": more}
-
-
-async def discard_group(commands: Commands, group: str) -> dict[str, int | bool]:
-    """`Commands.discard` each letter of ``group``, as `retry_group` goes through it."""
-    letters, more = await letters_of(commands, group, MOST_CHANGED)
-    return {"changed": len(await commands.discard(letters)), "unread": 0, "more": more}
 
 
 async def letters_of(commands: Commands, group: str, limit: int) -> tuple[list[Letter], bool]:

@@ -8,8 +8,9 @@ from starlette.responses import Response
 
 from oncegate.app.operators.console.frame import ConsolePage, PageRefused, Visit
 from oncegate.app.operators.dead_letters import Commands
+from oncegate.app.operators.letter_changes import change_group, change_letters
 from oncegate.app.operators.letter_group import GROUP
-from oncegate.app.operators.letter_groups import by_error, discard_group, letters_of, retry_group
+from oncegate.app.operators.letter_groups import by_error, letters_of
 from oncegate.app.operators.streams import stream_state
 from oncegate.cache.errors import CacheError
 from oncegate.cache.redis.streams.entry_id import ENTRY_ID
@@ -18,7 +19,7 @@ SCANNED: Final = 2000
 """Dead letters that are looked at for one page; the page says so."""
 LISTED: Final = 50
 _GONE: Final = "There is no such dead letter any more. Nothing was changed."
-_UNREAD: Final = "Its consumer reads the stream no more: start its worker first. Nothing was changed."
+_UNREAD: Final = "the consumer reads the stream no more. Start its worker first."
 
 
 async def commands(visit: Visit) -> Response:
@@ -59,14 +60,10 @@ async def change_error(visit: Visit) -> Response:
     stream, group, author = visit.form.get("stream", ""), _group(visit.form.get("group", "")), visit.author()
     is_retry = _is_retry(visit)
     async with _opened(visit, stream) as found:
-        changed = await (retry_group(found, group, author) if is_retry else discard_group(found, group))
-    done = "retried" if is_retry else "discarded"
-    if changed["changed"] and visit.sources.audit is not None:
-        what = f"{changed['changed']} dead letters of stream {stream} with error {group}"
-        await visit.sources.audit.report(author, what, done)
-    notice = f"{changed['changed']} dead letters were {done}."
+        changed = await change_group(found, visit.sources.audit, group, author, retries=is_retry)
+    notice = f"{changed['changed']} dead letters were {'retried' if is_retry else 'discarded'}."
     if changed["unread"]:
-        notice += f" {changed['unread']} stay: their consumer reads the stream no more. Start its worker first."
+        notice += f" {changed['unread']} stay: {_UNREAD}"
     if changed["more"]:
         notice += " There may be more of this error: do it again."
     return visit.to("/commands", notice)
@@ -87,20 +84,13 @@ async def change_letter(visit: Visit) -> Response:
     stream, identifier, author = visit.form.get("stream", ""), _entry(visit.form.get("id", "")), visit.author()
     is_retry = _is_retry(visit)
     async with _opened(visit, stream) as found:
-        letters = await found.find(identifier)
-        if is_retry:
-            done = [await found.retry(each, author) for each in letters]
-            if any(each["unread"] for each in done):
-                raise PageRefused(409, _UNREAD)
-            count = sum(len(each["retried"]) for each in done)
-        else:
-            count = len(await found.discard(letters))
-    if not count:
-        raise PageRefused(404, _GONE)
-    what = "retried" if is_retry else "discarded"
-    if visit.sources.audit is not None:
-        await visit.sources.audit.report(author, f"dead letters of {identifier}", what)
-    return visit.to("/commands", f"The dead letter {identifier} was {what}.")
+        done = await change_letters(found, visit.sources.audit, identifier, author, retries=is_retry)
+    if not done.changed:
+        raise PageRefused(409, f"Nothing was changed: {_UNREAD}") if done.unread else PageRefused(404, _GONE)
+    notice = f"The dead letter {identifier} was {'retried' if is_retry else 'discarded'}."
+    if done.unread:
+        notice += f" {len(done.unread)} more of it stay: {_UNREAD}"
+    return visit.to("/commands", notice)
 
 
 def _opened(visit: Visit, stream: str) -> AbstractAsyncContextManager[Commands]:

@@ -8,7 +8,8 @@ from fastapi import APIRouter, Depends, HTTPException, Path, Query, Request, Res
 from oncegate.app.operators.audit import Author
 from oncegate.app.operators.audit_lines import AuditLines
 from oncegate.app.operators.dead_letters import Commands, NotAnId, OpenCommands
-from oncegate.app.operators.letter_groups import MOST_SCANNED, by_error, discard_group, retry_group
+from oncegate.app.operators.letter_changes import change_group, change_letters
+from oncegate.app.operators.letter_groups import MOST_SCANNED, by_error
 from oncegate.app.operators.pages.models import (
     Change,
     CommandShape,
@@ -109,8 +110,7 @@ async def retry_group_of_dead_letters(
     given: Change = Change(),  # noqa: B008  # frozen
 ) -> Response:
     """Have all commands of a group processed again, 1,000 at most; the newest first."""
-    author = author_of(request, given.reason)
-    return await _changed(request, commands, group, author, "retried", await retry_group(commands, group, author))
+    return document(await change_group(commands, *_by(request, group, given), retries=True))
 
 
 @router.post(
@@ -126,18 +126,13 @@ async def discard_group_of_dead_letters(
     given: Change = Change(),  # noqa: B008  # frozen
 ) -> Response:
     """Take all dead letters of a group away for good, 1,000 at most."""
-    author = author_of(request, given.reason)
-    return await _changed(request, commands, group, author, "discarded", await discard_group(commands, group))
+    return document(await change_group(commands, *_by(request, group, given), retries=False))
 
 
-async def _changed(
-    request: Request, commands: Commands, group: str, author: Author, done: str, changed: dict[str, int | bool]
-) -> Response:
-    if changed["changed"]:
-        audit: AuditLines = request.app.state.audit
-        what = f"{changed['changed']} dead letters of stream {commands.stream.name} with error {group}"
-        await audit.report(author, what, done)
-    return document(changed)
+def _by(request: Request, which: str, given: Change) -> tuple[AuditLines, str, Author]:
+    """Where a change is kept, what is changed, and by whom."""
+    audit: AuditLines = request.app.state.audit
+    return audit, which, author_of(request, given.reason)
 
 
 @router.get(
@@ -165,14 +160,10 @@ async def retry_dead_letter(
     given: Change = Change(),  # noqa: B008  # frozen
 ) -> Response:
     """Have a command processed again: as many attempts as a new one has, by the consumer that gave it up."""
-    author = author_of(request, given.reason)
-    done = [await commands.retry(letter, author) for letter in await commands.find(identifier)]
-    retried, unread = ([each for one in done for each in one[name]] for name in ("retried", "unread"))
-    if not retried:
-        raise HTTPException(409, _GONE_CONSUMER) if unread else HTTPException(404, _NO_LETTER)
-    audit: AuditLines = request.app.state.audit
-    await audit.report(author, f"dead letters of {identifier}", "retried")
-    return document({"retried": retried, "unread": unread})
+    done = await change_letters(commands, *_by(request, identifier, given), retries=True)
+    if not done.changed:
+        raise HTTPException(409, _GONE_CONSUMER) if done.unread else HTTPException(404, _NO_LETTER)
+    return document({"retried": done.changed, "unread": done.unread})
 
 
 @router.post(
@@ -185,9 +176,7 @@ async def discard_dead_letter(
     given: Change = Change(),  # noqa: B008  # frozen
 ) -> Response:
     """Take dead letters away for good: what they hold is gone. Their commands' records stay as they are."""
-    discarded = await commands.discard(await commands.find(identifier))
-    if not discarded:
+    done = await change_letters(commands, *_by(request, identifier, given), retries=False)
+    if not done.changed:
         raise HTTPException(404, _NO_LETTER)
-    audit: AuditLines = request.app.state.audit
-    await audit.report(author_of(request, given.reason), f"dead letters of {identifier}", "discarded")
-    return document({"discarded": discarded})
+    return document({"discarded": done.changed})

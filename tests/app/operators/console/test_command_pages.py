@@ -135,10 +135,10 @@ async def test_what_nobody_would_read_is_said_and_stays(operated: Operated) -> N
     identifier = letters.add(command(1), consumer="gone")
     form = (await browser.open(f"/commands/letter?stream=commands&id={identifier}")).form("/commands/letter")
     one = await browser.send(form, do="retry", reason="why")
-    assert (one.status, "start its worker first" in one.text) == (409, True)
+    assert (one.status, "Start its worker first" in one.text) == (409, True)
     form = (await operated.error()).form("/commands/error")
     several = await browser.send(form, do="retry", reason="why")
-    assert "1 stay: their consumer reads the stream no more" in several.text
+    assert "1 stay: the consumer reads the stream no more" in several.text
     assert (await operated.left(), await operated.audit()) == (1, [])
     for path in ("/commands/error?stream=commands&group=absurd", "/commands/letter?stream=commands&id=1-1"):
         assert (await browser.open(path)).status == 404
