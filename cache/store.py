@@ -135,6 +135,11 @@ class KeepsAudit(Protocol):
         ...
 
 
+def audit_key(namespace: str) -> str:
+    """Where a namespace's audit lines are kept, beside the records: no scan of it finds them."""
+    return f"{{{namespace}:audit}}"
+
+
 @runtime_checkable
 class Purges(Cache, Protocol):
     """A cache that can also remove records for good, whatever they hold."""

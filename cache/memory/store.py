@@ -17,7 +17,7 @@ from oncegate.cache.codec import body_begins, decode, encode
 from oncegate.cache.errors import CacheError, CacheFull
 from oncegate.cache.memory.expiry import PARTS, ExpiringBytes, cost
 from oncegate.cache.record import Claim, ClaimRequest, Record
-from oncegate.cache.store import Adopt, CallbackCache, CallbackCalls, Page, Then
+from oncegate.cache.store import Adopt, CallbackCache, CallbackCalls, Page, Then, audit_key
 from oncegate.cache.transitions import REMOVED, UNCHANGED, Move, Resolution, ResolveRequest
 
 DEFAULT_LIMIT_BYTES = 268435456
@@ -123,7 +123,7 @@ class MemoryCache(CallbackCache, by_callback=True):
     async def keep_audit_line(self, namespace: str, line: bytes, *, most: int, ttl_ms: int) -> None:
         """See `KeepsAudit`."""
         with self._guard:
-            key, now_ms = _audit_key(namespace), self._now_ms()
+            key, now_ms = audit_key(namespace), self._now_ms()
             held = self._entries.get(key, now_ms)
             lines = [line] if held is None else [line, *held.data.split(b"\n")]
             self._entries.put(key, b"\n".join(lines[:most]), now_ms + ttl_ms)
@@ -131,7 +131,7 @@ class MemoryCache(CallbackCache, by_callback=True):
     async def audit_lines(self, namespace: str) -> list[bytes]:
         """See `KeepsAudit`."""
         with self._guard:
-            held = self._entries.get(_audit_key(namespace), self._now_ms())
+            held = self._entries.get(audit_key(namespace), self._now_ms())
             return [] if held is None else held.data.split(b"\n")
 
     async def check(self) -> list[str]:
@@ -222,7 +222,3 @@ class _MemoryCalls:
     ) -> None:
         """See `CallbackCalls`."""
         then(self._move(key, transitions.complete, outcome, ttl_ms))
-
-
-def _audit_key(namespace: str) -> str:
-    return f"{{{namespace}:audit}}"

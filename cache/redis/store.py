@@ -36,7 +36,7 @@ from oncegate.cache.redis.scripts import (
     pack,
 )
 from oncegate.cache.seconds import given_seconds
-from oncegate.cache.store import Adopt, CallbackCache, CallbackCalls, Page, Then, start
+from oncegate.cache.store import Adopt, CallbackCache, CallbackCalls, Page, Then, audit_key, start
 from oncegate.cache.transitions import Resolution, ResolveRequest, check_duration, check_resolution, resolved_record
 
 _GLOB = re.compile(rb"[*?\[\]\\^-]")
@@ -183,11 +183,11 @@ class RedisCache(CallbackCache, by_callback=True):
 
     async def keep_audit_line(self, namespace: str, line: bytes, *, most: int, ttl_ms: int) -> None:
         """See `KeepsAudit`. It is one command, and no scan of the namespace finds it."""
-        await self.client.run(KEEP_AUDIT_LINE, _audit_key(namespace), line, b"%d" % most, b"%d" % ttl_ms)
+        await self.client.run(KEEP_AUDIT_LINE, audit_key(namespace), line, b"%d" % most, b"%d" % ttl_ms)
 
     async def audit_lines(self, namespace: str) -> list[bytes]:
         """See `KeepsAudit`."""
-        key = _audit_key(namespace)
+        key = audit_key(namespace)
         reply = await self.client.command(key, pack(b"LRANGE", key.encode(), b"0", b"-1"))
         if isinstance(reply, ReplyError):
             raise faults.of_reply(reply)
@@ -283,10 +283,6 @@ class _RedisCalls:
             if call.send(client.timeout):
                 return
         start(loop, self._cache.complete(key, outcome, ttl_ms=ttl_ms), then)
-
-
-def _audit_key(namespace: str) -> str:
-    return f"{{{namespace}:audit}}"
 
 
 def _is_text(key: bytes) -> bool:

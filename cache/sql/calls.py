@@ -14,6 +14,7 @@ from oncegate.cache.encryption import OFF_LOOP_BYTES, Encryption
 from oncegate.cache.errors import CacheUnavailable
 from oncegate.cache.record import Claim, Record, State
 from oncegate.cache.sql.rows import Expected, Found, Read, Row, Step, Swap
+from oncegate.cache.store import audit_key
 from oncegate.cache.transitions import UNCHANGED, Move
 
 Result = TypeVar("Result")
@@ -163,11 +164,6 @@ class SecretDecision(CallDecision[bool]):
         if row is None:
             return Swap(self.key, Expected.NOTHING, b"", 0, kept, _FOR_GOOD_MS)
         return Swap(self.key, Expected.WHOLE, row.data, row.ends_ms, kept, _FOR_GOOD_MS)
-
-
-def audit_key(namespace: str) -> str:
-    """Where a namespace's audit lines are kept, beside the records: no scan of it finds them."""
-    return f"{{{namespace}:audit}}"
 
 
 class AuditDecision(CallDecision[bool]):

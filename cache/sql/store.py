@@ -21,11 +21,10 @@ from oncegate.cache.sql.calls import (
     ClaimDecision,
     OwnerDecision,
     SecretDecision,
-    audit_key,
 )
 from oncegate.cache.sql.line import Call, ClaimCall, Line
 from oncegate.cache.sql.rows import Row, Rows
-from oncegate.cache.store import Adopt, CallbackCache, CallbackCalls, Page, Then, start
+from oncegate.cache.store import Adopt, CallbackCache, CallbackCalls, Page, Then, audit_key, start
 from oncegate.cache.transitions import Resolution, ResolveRequest
 
 Result = TypeVar("Result")

@@ -3,6 +3,7 @@
 import logging
 import re
 from collections.abc import Mapping
+from hmac import compare_digest
 from http import HTTPStatus
 from pathlib import Path
 from typing import Final
@@ -93,7 +94,7 @@ class Console:
             return self._log_in(request, self._operators, session, form)
         if session is None or session.token is None:
             return self._log_in_page(request, session, local(path), _OVER if request.method == "POST" else "")
-        if request.method == "POST" and form.get("form") != session.form:
+        if request.method == "POST" and _is_other(form, session):
             raise PageRefused(403, _FORGED)
         if path == _LOG_OUT and request.method == "POST":
             return self._log_out(request, session)
@@ -137,7 +138,7 @@ class Console:
             known = session is not None and session.token is not None
             return redirect(self._base) if known else self._log_in_page(request, session, "", status=200)
         then = local(form.get("then", ""))
-        if session is None or form.get("form") != session.form:
+        if session is None or _is_other(form, session):
             return self._log_in_page(request, session, then, "The form was too old. Log in again.", 403)
         peer = request.client.host if request.client else ""
         address = self._trusted.client_of(peer, request.scope["headers"])
@@ -219,6 +220,11 @@ async def _form(request: Request, receive: Receive) -> dict[str, str]:
         ) from None
     except RequestTimeout as error:
         raise PageRefused(408, str(error)) from None
+
+
+def _is_other(form: Mapping[str, str], session: Session) -> bool:
+    """Whether a form is not one that was made for the session."""
+    return not compare_digest(form.get("form", "").encode(), session.form.encode())
 
 
 def _pattern(path: str) -> re.Pattern[str]:

@@ -101,7 +101,6 @@ def _as_text(response: dict[str, Any] | None) -> str:
 
 
 def _json(value: Any) -> str:
-
     return orjson.dumps(value, option=orjson.OPT_INDENT_2, default=str).decode()
 
 
