@@ -1,4 +1,4 @@
-"""A headless Chromium that is driven as a person drives it, by its DevTools protocol: opens, presses, types, looks."""
+"""A headless Chromium that is driven as a person drives it, by its DevTools protocol: opens, presses, types, reads."""
 
 import base64
 import json
@@ -10,7 +10,6 @@ from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
 from typing import Any, Self
-from urllib.request import urlopen
 
 from websockets.sync.client import connect
 
@@ -32,14 +31,14 @@ FLAGS = [
 ]
 
 
-class Chromium:
-    """One page of the browser ``program``. A context manager: started on entry, ended with all that it has on exit.
+class Browser:
+    """The browser ``program``. A context manager: started on entry, ended with all that it has on exit.
 
-    ``complaints`` are the errors that pages have caused so far: of scripts, of the policy, of what could not be loaded.
+    ``events`` are what it has reported of its pages so far, as the protocol has it.
     """
 
     def __init__(self, program: str) -> None:
-        self.complaints: list[str] = []
+        self.events: list[dict[str, Any]] = []
         self._program = program
         self._profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         self._numbers = count(1)
@@ -51,12 +50,10 @@ class Chromium:
         quiet: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
         self._process = subprocess.Popen(bound(self._program, *command), start_new_session=True, **quiet)
         found = Path(profile) / "DevToolsActivePort"
-        port = wait_until(lambda: found.read_text().split()[0], "Chromium is up", not_yet=(OSError, IndexError))
-        pages = wait_until(lambda: self._pages(port), "Chromium has a page", not_yet=(OSError,))
-        opened = connect(pages[0]["webSocketDebuggerUrl"], max_size=None, open_timeout=PATIENCE)
+        wait_until(lambda: found.exists() and found.read_text().count("\n") == 1, "the browser listens")
+        port, path = found.read_text().split("\n")
+        opened = connect(f"ws://127.0.0.1:{port}{path}", max_size=None, open_timeout=PATIENCE)
         self._connection = self._open.enter_context(opened)
-        for domain in ("Page", "Runtime", "Log"):
-            self.command(f"{domain}.enable")
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -65,18 +62,52 @@ class Chromium:
         self._process.wait()
         self._profile.cleanup()
 
-    def command(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """The result of a command of the protocol."""
+    def session(self, *domains: str) -> str:
+        """A new page with cookies of its own, of which events of ``domains`` are reported; by its session."""
+        context = self.call("Target.createBrowserContext")["browserContextId"]
+        target = self.call("Target.createTarget", url="about:blank", browserContextId=context)["targetId"]
+        session = str(self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"])
+        for domain in domains:
+            self.call(f"{domain}.enable", session)
+        return session
+
+    def call(self, method: str, session: str | None = None, **parameters: Any) -> dict[str, Any]:
+        """The result of a command of the protocol, to the browser or to the page of a ``session``."""
         number = next(self._numbers)
-        self._connection.send(json.dumps({"id": number, "method": method, "params": parameters}))
+        message = {"id": number, "method": method, "params": parameters}
+        self._connection.send(json.dumps(message | ({"sessionId": session} if session else {})))
         while True:
-            message = json.loads(self._connection.recv(timeout=PATIENCE))
-            if message.get("id") == number:
-                assert "error" not in message, message["error"]
-                result: dict[str, Any] = message["result"]
+            got = self.next()
+            if got.get("id") == number:
+                assert "error" not in got, got["error"]
+                result: dict[str, Any] = got["result"]
                 return result
-            if message.get("method") in ("Runtime.exceptionThrown", "Log.entryAdded"):
-                self.complaints.append(json.dumps(message["params"]))
+
+    def next(self) -> dict[str, Any]:
+        """The next message; events are kept."""
+        got: dict[str, Any] = json.loads(self._connection.recv(timeout=PATIENCE))
+        if "method" in got:
+            self.events.append(got)
+        return got
+
+
+class Chromium(Browser):
+    """A browser with one page."""
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        self._session = self.session("Page", "Runtime", "Log")
+        return self
+
+    @property
+    def complaints(self) -> list[str]:
+        """The errors that the page has caused so far: of scripts, of the policy, of what could not be loaded."""
+        kinds = ("Runtime.exceptionThrown", "Log.entryAdded")
+        return [json.dumps(each["params"]) for each in self.events if each["method"] in kinds]
+
+    def command(self, method: str, **parameters: Any) -> dict[str, Any]:
+        """The result of a command about the page."""
+        return self.call(method, self._session, **parameters)
 
     def look(self, width: int = 1440, height: int = 900, *, dark: bool = False, script: bool = True) -> None:
         """Have the page that is opened next be so large, dark or light, and with or without scripts."""
@@ -135,7 +166,3 @@ class Chromium:
         """Write what is seen as a PNG."""
         shown = self.command("Page.captureScreenshot", format="png", captureBeyondViewport=True)
         file.write_bytes(base64.b64decode(shown["data"]))
-
-    def _pages(self, port: str) -> list[dict[str, Any]]:
-        with urlopen(f"http://127.0.0.1:{port}/json/list", timeout=PATIENCE) as answer:
-            return [each for each in json.load(answer) if each["type"] == "page"]

@@ -1,89 +1,19 @@
-"""A headless Chromium that is driven as a person would, by its DevTools protocol; and what it says went wrong."""
+"""Pages in a headless Chromium that are driven as a person would, and what the browser reports went wrong in each."""
 
 import json
-import os
-import signal
-import subprocess
-import tempfile
-from contextlib import ExitStack
-from itertools import count
-from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-from websockets.sync.client import ClientConnection, connect
-
-from testing.chromium import FLAGS
-from testing.gateway import DEADLINE
-from testing.servers import bound
-from testing.waiting import wait_until
+from testing.chromium import Browser
 
 KEYS = {"Tab": 9, "Enter": 13, " ": 32}
 
 
-class Chrome:
-    """One browser. A context manager."""
-
-    def __init__(self, program: str) -> None:
-        self._program = program
-        self._ids = count(1)
-
-    def __enter__(self) -> Self:
-        self._profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
-        self._running = subprocess.Popen(
-            bound(
-                self._program,
-                *FLAGS,
-                "--remote-debugging-port=0",
-                f"--user-data-dir={self._profile.name}",
-                "about:blank",
-            ),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        ports = Path(self._profile.name) / "DevToolsActivePort"
-        wait_until(lambda: ports.exists() and ports.read_text().count("\n") == 1, "the browser listens")
-        port, path = ports.read_text().split("\n")
-        self._open = ExitStack()
-        self._socket: ClientConnection = self._open.enter_context(
-            connect(f"ws://127.0.0.1:{port}{path}", max_size=None, open_timeout=DEADLINE)
-        )
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._open.close()
-        os.killpg(self._running.pid, signal.SIGKILL)
-        self._running.wait()
-        self._profile.cleanup()
+class Chrome(Browser):
+    """A browser of several pages."""
 
     def tab(self, **options: Any) -> "Tab":
         """A page with cookies of its own."""
-        context = self.call("Target.createBrowserContext")["browserContextId"]
-        target = self.call("Target.createTarget", url="about:blank", browserContextId=context)["targetId"]
-        session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        return Tab(self, session, **options)
-
-    def call(self, method: str, session: str | None = None, **params: Any) -> dict[str, Any]:
-        """What the browser answers to ``method``; what it says meanwhile is kept by `events`."""
-        number = next(self._ids)
-        message = {"id": number, "method": method, "params": params} | ({"sessionId": session} if session else {})
-        self._socket.send(json.dumps(message))
-        while True:
-            got = self.next()
-            if got.get("id") == number:
-                assert "error" not in got, got
-                answer: dict[str, Any] = got["result"]
-                return answer
-
-    def next(self) -> dict[str, Any]:
-        """The next message; events are kept."""
-        got: dict[str, Any] = json.loads(self._socket.recv(timeout=DEADLINE))
-        if "method" in got:
-            self.events.append(got)
-        return got
-
-    events: list[dict[str, Any]] = []  # noqa: RUF012  # of the one browser of a module
+        return Tab(self, self.session("Page", "Runtime", "Log", "Network"), **options)
 
 
 class Tab:
@@ -94,8 +24,6 @@ class Tab:
     ) -> None:
         self._chrome = chrome
         self._session = session
-        for domain in ("Page", "Runtime", "Log", "Network"):
-            self._call(f"{domain}.enable")
         self._call(
             "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 500
         )

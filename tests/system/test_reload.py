@@ -87,6 +87,15 @@ class Reloading:
         os.kill(self.gateway.pid, signal.SIGHUP)
         return await self.over()
 
+    async def half_prepared(self, text: str) -> int:
+        """Begin a reload to ``text``; the second of two workers, which stands still (SIGSTOP) while the first one is prepared."""
+        _, second = self.gateway.workers()
+        os.kill(second, signal.SIGSTOP)
+        self.write(text)
+        os.kill(self.gateway.pid, signal.SIGHUP)
+        await until(lambda: "is prepared" in self.gateway.text(), "the first worker is prepared")
+        return second
+
     async def over(self, count: int = 1) -> str:
         self.reloads += count
         lines = await until(lambda: found if len(found := self.lines()) >= self.reloads else None, "reloaded")
@@ -282,11 +291,7 @@ async def test_nobody_switches_before_all_are_ready(redis_url: str, tmp_path: Pa
 async def test_a_worker_that_dies_meanwhile_comes_back_with_the_right_one(redis_url: str, tmp_path: Path) -> None:
     """It is killed while the others wait for it: they go on without it, and its successor begins with what they switch to."""
     async with reloading(tmp_path, redis_url, 2, configuration("a")) as one:
-        _, second = one.gateway.workers()
-        os.kill(second, signal.SIGSTOP)
-        one.write(configuration("b"))
-        os.kill(one.gateway.pid, signal.SIGHUP)
-        await until(lambda: "is prepared" in one.gateway.text(), "the first worker is prepared")
+        second = await one.half_prepared(configuration("b"))
         os.kill(second, signal.SIGKILL)
         assert (await one.over()).startswith("reloaded")
         await until(lambda: one.gateway.text().count("listening on") >= 3, "another worker listens")
@@ -520,11 +525,7 @@ async def test_a_worker_that_takes_nothing_is_replaced_and_nobody_switches_befor
 async def test_a_stop_does_not_wait_for_a_reload(redis_url: str, tmp_path: Path) -> None:
     """One for which a worker keeps all waiting is given up."""
     async with reloading(tmp_path, redis_url, 2, configuration("a")) as one:
-        _, second = one.gateway.workers()
-        os.kill(second, signal.SIGSTOP)
-        one.write(configuration("b"))
-        os.kill(one.gateway.pid, signal.SIGHUP)
-        await until(lambda: "is prepared" in one.gateway.text(), "the first worker is prepared")
+        second = await one.half_prepared(configuration("b"))
         one.gateway.terminate()
         assert (await one.over()).endswith("stays: the gateway is stopping")
         os.kill(second, signal.SIGCONT)
