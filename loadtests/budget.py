@@ -4,6 +4,7 @@ Counted as `scripts/bench instructions` counts, by function (`functions.py`), an
 Results keep what each function took, so that another cut into stages needs no other run.
 """
 
+import subprocess
 import tempfile
 import time
 from collections import Counter
@@ -17,7 +18,7 @@ from loadtests.instructions import CONNECTIONS, MODES, READY_WITHIN, Checkout, c
 from loadtests.processes import ROOT, BenchError, Process
 from loadtests.report import Results, Table, progress
 
-REQUESTS = 30
+REQUESTS = 16
 """Of each connection and each kind, behind half as many that warm up."""
 SHOWN = 12
 """The functions that took most: so many rows of each kind."""
@@ -93,9 +94,9 @@ def _whole(
         control(valgrind, "-i", "on", server)
         for mode in modes:
             in_lockstep(clients, mode, max(2, requests // 2), numbers)
-            _dumped(valgrind, server, out)
+            dumped(valgrind, server, out)
             in_lockstep(clients, mode, requests, numbers)
-            dump = _dumped(valgrind, server, out)
+            dump = dumped(valgrind, server, out)
             many = requests * CONNECTIONS
             objects = {name: made / many for name, made in functions.made(functions.calls(dump)).most_common()}
             yield mode, functions.costs(dump).total() / many, objects
@@ -124,13 +125,13 @@ def _by_function(
         control(valgrind, "-i", "on", server)
         for mode in modes:
             in_lockstep(clients, mode, max(2, requests // 2), numbers)
-            _dumped(valgrind, server, out)
+            dumped(valgrind, server, out)
             in_lockstep(clients, mode, requests, numbers)
-            costs = functions.named(functions.costs(_dumped(valgrind, server, out)), listed)
+            costs = functions.named(functions.costs(dumped(valgrind, server, out)), listed)
             yield mode, {name: cost / (requests * CONNECTIONS) for name, cost in costs.most_common()}
 
 
-def _dumped(valgrind: str, server: Process, out: Path) -> Path:
+def dumped(valgrind: str, server: Process | subprocess.Popen[str], out: Path) -> Path:
     """What was counted since the last dump. Raises `BenchError` where callgrind doesn't write it."""
     for old in out.parent.glob(f"{out.name}*"):
         old.unlink()

@@ -257,7 +257,7 @@ def given(option: str, folder: Path, collector: str = "") -> tuple[dict[str, str
     return {}, CREDENTIAL
 
 
-def control(valgrind: str, flag: str, value: str | None, server: Process) -> str:
+def control(valgrind: str, flag: str, value: str | None, server: Process | subprocess.Popen[str]) -> str:
     """What callgrind answers. Raises `BenchError` where it doesn't."""
     command = [f"{valgrind}/callgrind_control", flag, *([value] if value else []), str(server.pid)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=READY_WITHIN)

@@ -197,6 +197,7 @@ PARTS: dict[str, Callable[[Everything], str]] = {
     "order": lambda results: _tables(order.tables(results["order"])),
     "relay": lambda results: _tables(relay.tables(results["relay"])),
     "projections": lambda results: _tables(projections.tables(results["projections"])),
+    "budget": lambda results: _tables(budget.tables(results["budget"])),
     "others": lambda _: on_other_machines(others()),
     "scaling": _scaling,
     "readme": _readme,
