@@ -27,7 +27,6 @@ STAGES: dict[str, tuple[str, ...]] = {
         "app.http1",
     ),
     "match": (
-        "app.gateway.",
         "app.gateway.fast_path:FastPath",
         "middleware.http.",
         "middleware.http.enter",
@@ -36,7 +35,6 @@ STAGES: dict[str, tuple[str, ...]] = {
         "middleware.rules.path_pattern",
         "middleware.rules.readings",
         "middleware.rules.share",
-        "middleware.rules.",
     ),
     "identify": (
         "middleware.http.keyed_request",
@@ -45,7 +43,6 @@ STAGES: dict[str, tuple[str, ...]] = {
         "middleware.rules.versions",
         "middleware.rules.request_id",
         "middleware.rules.errors",
-        "middleware.tokens.",
     ),
     "fingerprint": (
         "middleware.rules.key:fingerprint",
@@ -68,7 +65,6 @@ STAGES: dict[str, tuple[str, ...]] = {
         "cache.codec:_of_attempt",
         "cache.record",
         "cache.trace",
-        "cache.",
     ),
     "commands sent": (
         "cache.redis.scripts",
@@ -119,7 +115,6 @@ STAGES: dict[str, tuple[str, ...]] = {
         "app.upstream.connection:UpstreamConnection.write",
         "app.upstream.connection:UpstreamConnection.is_stale",
         "app.upstream.response:ResponseReader.expect",
-        "app.upstream.",
     ),
     "response read": (
         "app.upstream.connection",
@@ -127,7 +122,6 @@ STAGES: dict[str, tuple[str, ...]] = {
         "app.upstream.forward:Forwarder.take_response",
     ),
     "outcome": (
-        "middleware.outcome.",
         "middleware.outcome.responses",
         "middleware.http.capture",
         "middleware.http.exchange:Exchange.on_response",
@@ -185,6 +179,8 @@ STAGES: dict[str, tuple[str, ...]] = {
     ),
     "metrics": (
         "app.telemetry.",
+        "generated",  # what dataclasses write of themselves: an observation's, above all
+        "logging",
         "app.factory",
         "middleware.http.keyed_request:KeyedRequest.observed",
         "middleware.admission.shared",
@@ -194,7 +190,8 @@ STAGES: dict[str, tuple[str, ...]] = {
         "asyncio",
         "app.serve",
         "uvloop",
-        "start",
+        "app.replacement.",
+        "contextlib",
     ),
     OTHER: (),
 }
