@@ -191,7 +191,7 @@ def objects_table(results: Results) -> Table:
         for kind in sorted(most, key=lambda kind: -most[kind])
     ]
     head = ["made anew", *(f"{sample['mode']}, {_build(sample['build'])}" for sample in samples)]
-    note = "By calls of what makes them. From source a class's instances are among the blocks of memory alone."
+    note = "By calls of what makes them. From source a class's instances are among all objects alone."
     return Table("Objects that one request makes, gateway", head, rows, note)
 
 

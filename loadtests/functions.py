@@ -101,11 +101,13 @@ MAKERS = {
     "dict": ("PyDict_New", "_PyDict_FromItems", "PyDict_Copy", "_PyDict_NewPresized"),
     "bound method": ("PyMethod_New",),
     "builtin method": ("PyCMethod_New",),
+    "int": ("_PyLong_New",),
     "float": ("PyFloat_FromDouble",),
     "iterator of a list": ("list_iter",),
 }
 """Functions of CPython that make an object, by its type. One that gcc has put into its callers isn't seen."""
-MEMORY = ("PyObject_Malloc", "_PyObject_Malloc", "PyObject_Calloc", "_PyObject_Calloc")
+ALL = "_Py_NewReference"
+"""What each new object passes, taken from a list of free ones or not."""
 
 
 def made(found: Counter[str]) -> Counter[str]:
@@ -117,18 +119,24 @@ def made(found: Counter[str]) -> Counter[str]:
             result[kinds[name]] += times
         elif name.startswith(_COMPILED) and name.endswith("_setup") and "trait_vtable" not in name:
             result[of_compiled(name).partition(":")[2]] += times
-    result["all blocks of memory"] = max(found[name] for name in MEMORY)
+    result["all objects"] = found[ALL]
     return result
 
 
 def named(found: Counter[str], listed: Path) -> Counter[str]:
-    """The same by ``MODULE:NAME``, or by package; what is no function of Python is `BENEATH`."""
+    """The same by ``MODULE:NAME``, or by package; what is no function of Python is `BENEATH`.
+
+    Raises `BenchError` where functions could not be told apart.
+    """
     numbers = dict(line.split(" ", 1) for line in listed.read_text().splitlines())
     result: Counter[str] = Counter()
     for name, instructions in found.items():
         name = name.partition("'")[0]  # a recursive call's
         if name.startswith(_INTERPRETED):
-            name = numbers.get(name.removeprefix(_INTERPRETED).lstrip("0"), "unnumbered")
+            number = name.removeprefix(_INTERPRETED).lstrip("0")
+            if not number:
+                raise BenchError("there are more functions than counted_frames.c has numbers for")
+            name = numbers[number]
         elif name.startswith(_COMPILED):
             name = of_compiled(name)
         else:

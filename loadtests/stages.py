@@ -72,11 +72,13 @@ STAGES: dict[str, tuple[str, ...]] = {
         "cache.redis.connection.pipe",
         "cache.redis.connection.send",
         "cache.redis.calls",
+        "cache.memory.",  # the store in the process instead
     ),
     "reply read": (
         "cache.redis.connection.pipe:PipelinedConnection.data_received",
         "cache.redis.connection.pipe:PendingReply",
         "cache.redis.connection.faults",
+        "cache.errors",
         "cache.redis.calls:ClaimCall.read",
         "cache.redis.calls:CallbackCall.answered",
         "cache.codec",
@@ -90,8 +92,7 @@ STAGES: dict[str, tuple[str, ...]] = {
         "middleware.http.app_run",
         "middleware.http.asgi",
         "middleware.http.observed_exchange",
-        "app.gateway.fast_path:CallbackDriver",
-        "app.gateway.fast_path:Passing",
+        "app.gateway.fast_path",
         "middleware.admission.attempt",
         "middleware.admission.lease",
         "middleware.admission.buffers",
@@ -190,6 +191,7 @@ STAGES: dict[str, tuple[str, ...]] = {
         "asyncio",
         "app.serve",
         "uvloop",
+        "start",  # modules that are imported while requests are counted
         "app.replacement.",
         "contextlib",
     ),

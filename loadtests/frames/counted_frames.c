@@ -5,14 +5,15 @@
 #include <Python.h>
 #include <internal/pycore_frame.h>
 
-#define MANY 1000
+#define MANY 4000
 #define EACH_10(each, n) each(n##0) each(n##1) each(n##2) each(n##3) each(n##4) each(n##5) each(n##6) each(n##7) each(n##8) each(n##9)
 #define EACH_100(each, n) \
     EACH_10(each, n##0) EACH_10(each, n##1) EACH_10(each, n##2) EACH_10(each, n##3) EACH_10(each, n##4) \
     EACH_10(each, n##5) EACH_10(each, n##6) EACH_10(each, n##7) EACH_10(each, n##8) EACH_10(each, n##9)
-#define EACH(each) \
-    EACH_100(each, 0) EACH_100(each, 1) EACH_100(each, 2) EACH_100(each, 3) EACH_100(each, 4) \
-    EACH_100(each, 5) EACH_100(each, 6) EACH_100(each, 7) EACH_100(each, 8) EACH_100(each, 9)
+#define EACH_1000(each, n) \
+    EACH_100(each, n##0) EACH_100(each, n##1) EACH_100(each, n##2) EACH_100(each, n##3) EACH_100(each, n##4) \
+    EACH_100(each, n##5) EACH_100(each, n##6) EACH_100(each, n##7) EACH_100(each, n##8) EACH_100(each, n##9)
+#define EACH(each) EACH_1000(each, 0) EACH_1000(each, 1) EACH_1000(each, 2) EACH_1000(each, 3)
 
 typedef PyObject *(*Evaluate)(PyThreadState *, struct _PyInterpreterFrame *, int);
 
@@ -26,7 +27,7 @@ EACH(DEFINE)
 static const Evaluate functions[MANY] = {EACH(LISTED)};
 
 static Py_ssize_t place;      /* of a code object's number, plus one */
-static PyObject *number_of;   /* what gives a code object its number */
+static PyObject *number_of;   /* what gives a code object its number; 0 is all that are too many */
 static int numbering;
 
 static PyObject *evaluate(PyThreadState *thread, struct _PyInterpreterFrame *frame, int throws) {
