@@ -9,9 +9,11 @@ from oncegate.app.gateway.gateway import Gateway
 from oncegate.app.gateway.lasting import Lasting
 from oncegate.app.gateway.tunnel import Tunnels
 from oncegate.app.http1 import TrustedPeers
+from oncegate.app.operators.audit_lines import AuditLines
+from oncegate.app.operators.console.sessions import EndedSessions, Sessions, session_keys
 from oncegate.app.operators.pages.bearer import Bearer
 from oncegate.app.operators.pages.operations import Operations, guarded
-from oncegate.app.operators.pages.policy import published
+from oncegate.app.operators.pages.policy import policy_document, published
 from oncegate.app.operators.readiness import Readiness
 from oncegate.app.operators.records import Records
 from oncegate.app.operators.reloading import Reload
@@ -26,9 +28,10 @@ from oncegate.app.telemetry.access_log import AccessLog
 from oncegate.app.telemetry.access_log import observed as access_log_observed
 from oncegate.app.telemetry.line_writer import LineWriter
 from oncegate.app.telemetry.metrics import Metrics
+from oncegate.app.telemetry.recent import RecentDecisions
 from oncegate.app.upstream.forward import Forwarder
 from oncegate.cache.open import open_cache
-from oncegate.cache.store import Cache
+from oncegate.cache.store import Cache, KeepsAudit
 from oncegate.middleware.admission.observe import Observation
 from oncegate.middleware.http.asgi import App
 from oncegate.middleware.http.door import Observing
@@ -113,15 +116,17 @@ def create_gateway(
     if before is None:
         readiness = Readiness(probe=forwarder.probe, cache=cache, write=write)
         access_log = _access_log(settings, metrics)
-        lasting = Lasting(cache, metrics, middleware, readiness, forwarder, tls, access_log, process)
+        ended, recent = EndedSessions(settings.workers), RecentDecisions(metrics)
+        lasting = Lasting(cache, metrics, middleware, readiness, forwarder, recent, ended, tls, access_log, process)
     else:
         lasting, readiness = before.lasting, before.lasting.readiness
         lasting.go_on_in(middleware)
     door.observe = _all(metrics.observed, observe, None if lasting.access_log is None else access_log_observed)
     known = [*map(parse, settings.admin_tokens), *([AdminToken.of("", admin_token)] if admin_token else [])]
     operators = Bearer(known, metrics.login_refused) if known else None
+    sessions = Sessions(lasting.ended_sessions, session_keys(settings.given_secrets), known)
     tokens = door.tokens
-    create = partial(_operators_app, settings, policies, cache, metrics, readiness, operators, tokens, reload)
+    create = partial(_operators_app, settings, policies, lasting, operators, sessions, tokens, reload)
     gateway = Gateway(
         middleware,
         lasting=lasting,
@@ -171,7 +176,7 @@ def _install(
     }
     if (tls := lasting.tls) is not None:
         gauges["tls_cert_ends_timestamp_seconds"] = lambda: tls.ends
-    routes, submissions = _labels(policies)
+    routes, submissions = labels_of(policies)
     metrics = lasting.metrics
     metrics.serve(settings_digest(settings), routes, submissions, gauges, _shares(policies), routes[:-1])
     policies.on_match = metrics.noting_matches()
@@ -196,11 +201,11 @@ def _install(
 
 
 def _metrics(settings: GatewaySettings, policies: Policies) -> Metrics:
-    routes, submissions = _labels(policies)
+    routes, submissions = labels_of(policies)
     return Metrics(routes, submissions=submissions, workers=settings.workers)
 
 
-def _labels(policies: Policies) -> tuple[list[tuple[str, Sequence[str]]], list[str]]:
+def labels_of(policies: Policies) -> tuple[list[tuple[str, Sequence[str]]], list[str]]:
     """What metrics name requests by: routes with their methods; those of them whose commands are submitted."""
     return (
         [(policy.route, methods) for policy, methods in policies.with_methods()],
@@ -280,17 +285,21 @@ def create_records(settings: GatewaySettings, cache: Cache) -> Records:
 def _operators_app(
     settings: GatewaySettings,
     policies: Policies,
-    cache: Cache,
-    metrics: Metrics,
-    readiness: Readiness,
+    lasting: Lasting,
     operators: Bearer | None,
+    sessions: Sessions,
     tokens: Tokens | None,
     reload: Reload | None,
 ) -> App:
     """The app that answers under the prefix. It loads FastAPI, which takes some tenths of a second."""
+    from oncegate.app.operators.console.console import Console
+    from oncegate.app.operators.console.sources import Sources
     from oncegate.app.operators.pages.api import create_app
     from oncegate.app.operators.pages.commands import CommandStatuses
 
+    cache, metrics, readiness = lasting.cache, lasting.metrics, lasting.readiness
+    records = create_records(settings, cache)
+    audit = AuditLines(cache, settings.namespace) if isinstance(cache, KeepsAudit) else None
     statuses, streams = None, {}
     consumers = settings.consumers
     if consumers:
@@ -309,17 +318,33 @@ def _operators_app(
             tokens=tokens,
             draining=lambda: readiness.draining,
         )
+    rules = policies.with_methods(), settings_digest(settings), metrics.has_matched
+    sources = Sources(
+        records=records,
+        readiness=readiness,
+        policy=partial(policy_document, *rules),
+        recent=lasting.recent,
+        gauges=metrics.of_the_moment,
+        streams=streams,
+        audit=audit,
+        cache_url=redact(settings.cache),
+        own_port=bool(settings.ops_port),
+    )
     return create_app(
         readiness=readiness,
         metrics=metrics.page,
-        policy=partial(published, policies.with_methods(), settings_digest(settings), metrics.has_matched),
+        policy=partial(published, *rules),
         reload=reload,
         operators=operators,
-        records=create_records(settings, cache),
+        records=records,
         statuses=statuses,
         streams=streams,
+        audit=audit,
+        recent=lasting.recent,
         cors=settings.cross_origin(),
         guarded=guarded(settings.public, settings.ops_port),
+        console=Console(settings.prefix, sources, sessions, operators, TrustedPeers(settings.trusted_proxies)),
+        unshown=policies.unshown,
     )
 
 

@@ -138,6 +138,13 @@ class TrustedPeers:
                 break
         return client
 
+    def scheme_of(self, peer: str, scheme: str, headers: Iterable[tuple[bytes, bytes]]) -> str:
+        """The scheme of the client of ``peer``: what a trusted proxy says it is, else ``scheme``, which the peer speaks."""
+        if not self._networks or not self._is_inside(peer):
+            return scheme
+        named = [value for name, value in headers if name == b"x-forwarded-proto"]
+        return named[-1].decode("latin-1").rpartition(",")[2].strip().lower() if named else scheme
+
     def _is_inside(self, host: str) -> bool:
         try:
             address = ipaddress.ip_address(host)

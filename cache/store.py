@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Protocol, TypeVar, cast, runtime_checkable
 
-from oncegate.cache.errors import CacheError
+from oncegate.cache.errors import CacheError, RecordUnreadable
 from oncegate.cache.record import Claim, ClaimRequest, Record
 from oncegate.cache.transitions import Resolution, ResolveRequest
 
@@ -120,6 +120,22 @@ class KeepsSecretCheck(Protocol):
 
 
 @runtime_checkable
+class KeepsAudit(Protocol):
+    """A cache that also keeps what operators changed in a namespace, for all who share it: lines, the last ones of them."""
+
+    async def keep_audit_line(self, namespace: str, line: bytes, *, most: int, ttl_ms: int) -> None:
+        """Keep ``line``, which has no line break, and of the others as many as are ``most`` with it; for ``ttl_ms`` from now on.
+
+        It may go past the store's limit of memory. Raises `CacheUnavailable`.
+        """
+        ...
+
+    async def audit_lines(self, namespace: str) -> list[bytes]:
+        """The lines that are kept, the newest first. Raises `CacheUnavailable`."""
+        ...
+
+
+@runtime_checkable
 class Purges(Cache, Protocol):
     """A cache that can also remove records for good, whatever they hold."""
 
@@ -148,6 +164,29 @@ class KeepsSubmissions(Cache, Protocol):
     async def prolong(self, key: str, *, ttl_ms: int) -> bool:
         """Let a record that has an outcome live for ``ttl_ms`` at least. False: it has none, or lives for longer."""
         ...
+
+
+@runtime_checkable
+class PeeksAtMany(Cache, Protocol):
+    """A cache that can also read many records in one step: where each would be a question of its own, and answered in turn."""
+
+    async def peek_all(self, keys: Sequence[str]) -> list[Claim | RecordUnreadable | None]:
+        """What `Cache.peek` returns or raises of each. Raises `CacheUnavailable`."""
+        ...
+
+
+async def peek_all(cache: Cache, keys: Sequence[str]) -> list[Claim | RecordUnreadable | None]:
+    """What `Cache.peek` returns of each of ``keys``, or the error where it can't be read. Raises `CacheUnavailable`."""
+    if isinstance(cache, PeeksAtMany):
+        return await cache.peek_all(keys)
+    return await asyncio.gather(*[_peek(cache, key) for key in keys])
+
+
+async def _peek(cache: Cache, key: str) -> Claim | RecordUnreadable | None:
+    try:
+        return await cache.peek(key)
+    except RecordUnreadable as error:
+        return error
 
 
 DEFAULT_TIMEOUT: Final = 0.5

@@ -32,7 +32,7 @@ from loadtests.bed import OURS
 from loadtests.machine import summary as describe
 from loadtests.plots import draw
 from loadtests.processes import HERE, ROOT
-from loadtests.report import Results, Table, spread
+from loadtests.report import Results, Spread, Table, spread
 
 KEPT = ROOT / "docs" / "performance"
 PAGES = (
@@ -145,45 +145,54 @@ def _scaling(results: Everything) -> str:
     )
 
 
-_README_ROWS = (
-    "in a FastAPI app, by CPU per request, the app alone = 1",
-    "the same, the best other middleware = 1",
-    "as a gateway, requests/s, one process on one core",
-    "the same by CPU per request, nginx with the job in Lua = 1",
-)
-
-
-_COMPILED = " Compiled is what released wheels and the image are; an installation from a checkout runs from source."
+_COMPILED = "Compiled is what released wheels and the image are; an installation from a checkout runs from source."
+_MODES = {"first": "first request", "replay": "replay"}
+_PERCENTILES = ("p50_ms", "p99_ms")
 
 
 def _readme(results: Everything) -> str:
+    """What people ask of speed first: milliseconds, requests per second and core, memory. Ratios are in docs/performance.md."""
     peers, ours, cost = results["middleware"], results["gateway"], results["cost"]
-    modes = ("first", "replay")
-    best = {mode: middleware_report.best_peer(peers, mode) for mode in modes}
-    head, passing = [""], []
-    lines = [[row] for row in _README_ROWS]
     measured = [build for build in builds.of(ours) if build in builds.of(peers)]
+    rows: list[list[str]] = [
+        ["gateway, one request at a time: ms added at p50 / p99, at most"],
+        ["gateway, full: ms added to nginx's proxy_pass at p50 / p99"],
+        ["gateway: requests per second and core"],
+        ["FastAPI app with the middleware: requests per second and core"],
+    ]
+    head = [""]
     for build in measured:
-        name = OURS[build]
-        for mode in modes:
-            rate = spread(ours.select(server=name, mode=mode, connections=32), "requests_per_s").median
-            figures = [
-                f"{middleware_report.of_alone(peers, name, mode).median:.2f}",
-                f"{middleware_report.of_peer(peers, name, best[mode], mode).median:.2f} ({best[mode]})",
-                f"{rate:,.0f}",
-                f"{gateway_report.cpu_ratio(ours, mode, 32, name).median:.2f}",
-            ]
-            head.append(_of({"first": "first request", "replay": "replay"}[mode], build))
-            for line, figure in zip(lines, figures, strict=True):
-                line.append(figure)
-        passing.append(f"{gateway_report.cpu_ratio(ours, 'none', 32, name).median:.2f}")
+        for mode, name in _MODES.items():
+            head.append(_of(name, build))
+            alone = cost.select(part="connections", mode=mode, connections=1) if builds.of(cost) == [build] else []
+            full = ours.select(server=OURS[build], mode=mode, connections=32)
+            passing = ours.select(server="nginx proxy_pass", mode="none", connections=32)
+            app = peers.select(server=OURS[build], mode=mode)
+            figures = (
+                " / ".join(f"{spread(alone, each).median:.2f}" for each in _PERCENTILES) if alone else "-",
+                " / ".join(f"{_added(full, passing, each):.2f}" for each in _PERCENTILES),
+                f"{spread(full, 'requests_per_s').median:,.0f}",
+                f"{spread(app, 'requests_per_s').median:,.0f}",
+            )
+            for row, figure in zip(rows, figures, strict=True):
+                row.append(figure)
+    without = spread(peers.select(server="alone", mode="first"), "requests_per_s").median
     largest, sent = cost_report.milestones(cost)[-1], cost.checks["commands"]
     return f"""\
-{Table("", head, lines).markdown()}
+{Table("", head, rows).markdown()}
 
+A million keys take {largest["redis_bytes_per_record"]:.0f} MB of Redis, with responses of {cost.settings["body_bytes"]} bytes. \
 {sent["first"]["sent"]:g} Redis commands for a first request, {sent["replay"]["sent"]:g} for a replay, {sent["none"]["sent"]:g} \
-for what passes through ({", compiled ".join(passing)} of nginx's proxy_pass by CPU). The record of a 300-byte response takes \
-{largest["record_bytes"]:.0f} bytes of Redis.{_COMPILED if builds.COMPILED in measured else ""}"""
+for what passes through. The app without the middleware answers {without:,.0f} requests per second.
+
+"At most", since it is all of a request's time, the service's own, which answers at once, included. "Full" is 32 connections \
+that are always busy. A dash: not measured of this build.{f" {_COMPILED}" if builds.COMPILED in measured else ""}"""
+
+
+def _added(ours: list[dict[str, Any]], passing: list[dict[str, Any]], name: str) -> float:
+    """The median of what ``name`` is more, round by round."""
+    other = {sample["round"]: sample[name] for sample in passing}
+    return Spread.of(sample[name] - other[sample["round"]] for sample in ours).median
 
 
 PARTS: dict[str, Callable[[Everything], str]] = {

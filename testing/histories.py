@@ -123,7 +123,16 @@ def _events(history: History, terms: Terms) -> Iterator[Event]:
         elif answer.kind not in ("executed", "failed"):
             name = f"{owner} is answered {answer.kind}"
             kind = "reads unknown" if answer.kind == "unknown" else answer.kind
-            yield Event(name, kind, answer.began, answer.ended, True, owner, answer.content, answer.payload)
+            must = terms.records_first or not _has_waited(answer, history)
+            yield Event(name, kind, answer.began, answer.ended, must, owner, answer.content, answer.payload)
+
+
+def _has_waited(answer: Answer, history: History) -> bool:
+    """Whether it was there as the attempt ended: that passes its outcome on, which the cache may not have taken yet."""
+    return answer.kind == "replayed" and any(
+        answer.began <= each.ended <= answer.ended and (answer.content, answer.payload) == (each.content, each.payload)
+        for each in history.executions
+    )
 
 
 def _own_executions(history: History) -> dict[int, Answer]:

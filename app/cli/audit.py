@@ -35,6 +35,15 @@ def audit(what: str, done: str, reason: str) -> None:
     log.removeHandler(handler)
 
 
+async def audit_kept(cache: object, namespace: str, what: str, done: str, reason: str) -> None:
+    """Keep the same in the cache, where `oncegate.app.cli.audit_list` lists it."""
+    from oncegate.app.operators.audit_lines import AuditLines
+    from oncegate.cache.store import KeepsAudit
+
+    if isinstance(cache, KeepsAudit):
+        await AuditLines(cache, namespace).keep(author(reason), plain(what), done)
+
+
 def _checked_reason(_: click.Context, __: click.Parameter, reason: str) -> str:
     """A ``--reason`` as it can be kept. Ends the process for another one."""
     if len(reason) > MOST_REASON or not REASON.fullmatch(reason):

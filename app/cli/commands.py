@@ -1,13 +1,22 @@
 """``oncegate commands``: shows accepted commands, and retries or discards those that were given up. For 3 a.m."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from functools import wraps
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from oncegate.app.cli.audit import audit, author, reason
-from oncegate.app.cli.commands_view import print_command, print_discarded, print_letters, print_pending, print_retried
+from oncegate.app.cli.audit import audit, audit_kept, author, reason
+from oncegate.app.cli.commands_view import (
+    print_changed,
+    print_command,
+    print_discarded,
+    print_groups,
+    print_letters,
+    print_pending,
+    print_retried,
+    print_streams,
+)
 from oncegate.app.cli.terminal import output
 from oncegate.app.cli.usage import (
     config_file,
@@ -38,6 +47,13 @@ def commands() -> None:
       oncegate commands retry Y8bAlpm6rOs3_.Ar.w7W:t9uHGWxINAXkD4QB.h_J
       oncegate commands retry --all
     \b
+      # many have died: of what? And all of one error again, once its cause is mended
+      oncegate commands errors
+      oncegate commands retry --error 3f9a1c0b7e52 --reason 'the account exists now'
+    
+      # who reads the stream, and how far behind?
+      oncegate commands streams
+    
       # it will never be processed, and nobody needs to know of it any more
       oncegate commands discard Y8bAlpm6rOs3_.Ar.w7W:t9uHGWxINAXkD4QB.h_J
 
@@ -111,17 +127,54 @@ async def show(found: "Commands", as_json: bool, identifier: str, body: bool) ->
 
 
 @commands.command()
+@_options
+async def streams(found: "Commands", as_json: bool) -> None:
+    """Show how long the stream is, who reads it, and how far behind each reader is."""
+    from oncegate.app.operators.streams import stream_state
+
+    output({"streams": [await stream_state(found)]}, print_streams, as_json=as_json)
+
+
+@commands.command()
+@click.option(
+    "--scan", type=click.IntRange(1), default=10_000, show_default=True, help="Look at the newest N.", metavar="N"
+)
+@_options
+async def errors(found: "Commands", as_json: bool, scan: int) -> None:
+    """Group the commands that were given up by their error: those that differ in numbers and ids alone are one group.
+
+    It reads the newest dead letters, without their payloads: some 10,000 in a second. Whether there are others is said.
+    """
+    from oncegate.app.operators.letter_groups import by_error
+
+    output(await by_error(found, most=scan), print_groups, as_json=as_json)
+
+
+error_option = click.option(
+    "--error", "group", metavar="GROUP", help="All of one error, as oncegate commands errors names it."
+)
+
+
+@commands.command()
 @click.argument("identifiers", metavar="[ID]...", nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="Every dead letter that is there now.")
+@error_option
 @reason
 @_options
-async def retry(found: "Commands", as_json: bool, identifiers: tuple[str, ...], everything: bool, reason: str) -> None:
+async def retry(
+    found: "Commands", as_json: bool, identifiers: tuple[str, ...], everything: bool, group: str | None, reason: str
+) -> None:
     """Have commands processed again: as many attempts as a new one has, by the consumer that gave them up.
 
     The dead letter goes and the new entry comes in one step. What had succeeded after all is skipped.
     """
-    if bool(identifiers) == everything:
-        end("give ids, or --all")
+    if [bool(identifiers), everything, group is not None].count(True) != 1:
+        end("give ids, or --all, or --error GROUP")
+    if group is not None:
+        from oncegate.app.operators.letter_groups import retry_group
+
+        await _all_of(found, group, "retried", reason, partial(retry_group, author=author(reason)), as_json=as_json)
+        return
     retried: list[dict[str, Any]] = []
     unread: list[str] = []
     missing: list[str] = []
@@ -132,12 +185,19 @@ async def retry(found: "Commands", as_json: bool, identifiers: tuple[str, ...], 
         unread += done["unread"]
         if done["retried"]:
             audit(f"dead letter {letter.id} of command {letter.command}", "retried", reason)
+    if retried:
+        what = f"{len(retried)} dead letters of stream {found.stream.name}" if everything else _named(identifiers)
+        await audit_kept(found.cache, found.namespace, what, "retried", reason)
     output({"retried": retried}, print_retried, as_json=as_json)
     if missing:
         end(f"no dead letter of {', '.join(missing)}", 1)
     if unread:
         ids = ", ".join(unread)
         end(f"left where they are, since their consumer reads the stream no more (start its worker first): {ids}", 1)
+
+
+def _named(identifiers: tuple[str, ...]) -> str:
+    return f"dead letters of {', '.join(identifiers)}"
 
 
 async def _chosen(found: "Commands", identifiers: tuple[str, ...], missing: list[str]) -> AsyncIterator["Letter"]:
@@ -154,12 +214,51 @@ async def _chosen(found: "Commands", identifiers: tuple[str, ...], missing: list
             yield letter
 
 
+async def _all_of(
+    found: "Commands",
+    group: str,
+    done: str,
+    reason: str,
+    change: Callable[["Commands", str], Awaitable[dict[str, int | bool]]],
+    *,
+    as_json: bool,
+) -> None:
+    """``change`` the letters of one group, a bounded number at a time, until there are no more, or none changes."""
+    from oncegate.app.operators.letter_group import GROUP
+
+    if not GROUP.fullmatch(group):
+        end("--error takes a group of oncegate commands errors: 12 hexadecimal digits")
+    changed, unread = 0, 0
+    while True:
+        some = await change(found, group)
+        changed, unread = changed + some["changed"], some["unread"]
+        if not (some["more"] and some["changed"]):
+            break
+    if changed:
+        what = f"{changed} dead letters of stream {found.stream.name} with error {group}"
+        audit(what, done, reason)
+        await audit_kept(found.cache, found.namespace, what, done, reason)
+    output({"error": group, done: changed, "unread": unread}, partial(print_changed, done=done), as_json=as_json)
+    if unread:
+        end("those that are left stay: their consumer reads the stream no more (start its worker first)", 1)
+
+
 @commands.command()
-@click.argument("identifiers", metavar="ID...", nargs=-1, required=True)
+@click.argument("identifiers", metavar="[ID]...", nargs=-1)
+@error_option
 @reason
 @_options
-async def discard(found: "Commands", as_json: bool, identifiers: tuple[str, ...], reason: str) -> None:
+async def discard(
+    found: "Commands", as_json: bool, identifiers: tuple[str, ...], group: str | None, reason: str
+) -> None:
     """Take dead letters away for good: what they hold is gone. Their commands' records stay as they are."""
+    if bool(identifiers) == (group is not None):
+        end("give ids, or --error GROUP")
+    if group is not None:
+        from oncegate.app.operators.letter_groups import discard_group
+
+        await _all_of(found, group, "discarded", reason, discard_group, as_json=as_json)
+        return
     discarded: list[dict[str, Any]] = []
     missing: list[str] = []
     for identifier in identifiers:
@@ -168,6 +267,8 @@ async def discard(found: "Commands", as_json: bool, identifiers: tuple[str, ...]
             audit(f"dead letters of {identifier}", "discarded", reason)
         else:
             missing.append(identifier)
+    if discarded:
+        await audit_kept(found.cache, found.namespace, _named(identifiers), "discarded", reason)
     output({"discarded": discarded}, print_discarded, as_json=as_json)
     if missing:
         end(f"no dead letter of {', '.join(missing)}", 1)

@@ -142,3 +142,55 @@ def _print_counts(counts: Members) -> None:
 def _cut(text: str, most: int = 120) -> str:
     line = " ".join(text.split())
     return line if len(line) <= most else line[: most - 4] + " ..."
+
+
+def print_streams(found: Members) -> None:
+    """How each stream stands, and the consumers that read it."""
+    for stream in found["streams"]:
+        console().print(
+            f"{stream['stream']}: {stream['length']} entries, the oldest of {ago(stream['oldest_at'])}; {stream['dead']} dead",
+            markup=False,
+        )
+        print_table(_OF_GROUPS, stream["groups"], folded=(), none="Nobody has begun to read it.")
+        workers = [{"group": group["name"], **worker} for group in stream["groups"] for worker in group["workers"]]
+        if workers:
+            print_table(_OF_WORKERS, workers, folded=())
+
+
+def print_groups(found: Members) -> None:
+    """Dead letters by their error, and how many were looked at."""
+    print_table(_OF_ERRORS, found["groups"], folded=("error",), none="No dead letters.")
+    text = f"{found['scanned']} dead letters were looked at" + (
+        "" if found["complete"] else ", and there are others: --scan"
+    )
+    if found["others"]:
+        text += f"; {found['others']} of them have other errors than these"
+    console().print(text, markup=False)
+
+
+def print_changed(changed: Members, *, done: str) -> None:
+    """How many letters of a group were changed."""
+    console().print(f"{changed[done]} {done}", markup=False)
+
+
+_OF_GROUPS: Columns = {
+    "consumer": "name",
+    "not read yet": ("lag", lambda lag: "some" if lag is None else str(lag)),
+    "pending": ("pending", str),
+    "oldest": ("oldest_at", moment),
+    "workers": lambda group: str(len(group["workers"]) + group["more_workers"]),
+}
+_OF_WORKERS: Columns = {
+    "consumer": "group",
+    "worker": "name",
+    "holds": ("pending", str),
+    "silent for": ("silent_for", duration),
+}
+_OF_ERRORS: Columns = {
+    "group": "group",
+    "count": ("count", str),
+    "newest": ("newest_at", moment),
+    "reason": "reason",
+    "error": lambda group: _cut(": ".join(filter(None, (group["error_type"], group["error"]))) or "-"),
+    "example": "example",
+}

@@ -23,12 +23,14 @@ from oncegate.middleware.rules.settings import DEFAULT_METHODS, IdempotencySetti
 Rules = Mapping[str, Any]
 """What a policy publishes of one route."""
 _UNITS: Final = ((86400, "day"), (3600, "hour"), (60, "minute"))
+_ABSENT: Final = object()
+"""For a member that a gateway of another version doesn't publish."""
 _PLACE: Final = "example"
 """For what a pattern leaves open: nobody's route is called so."""
 _OTHERS: Final = f"/{_PLACE}/{_PLACE}/{_PLACE}/{_PLACE}"
-_PUBLISHED: Final = frozenset((
+PUBLISHED: Final = frozenset((
     *("header", "aliases", "ttl", "error_ttl", "scope", "require_scope", "on_missing_key", "raise_on_duplicate"),
-    *("fingerprint", "on_error", "on_unknown", "on_mismatch", "docs_url"),
+    *("fingerprint", "on_error", "on_unknown", "on_mismatch", "docs_url", "key_pattern", "wait", "max_wait", "enforce"),
 ))  # fmt: skip
 """Settings of a route that its policy has by other names."""
 
@@ -63,13 +65,17 @@ def _one_of(words: Mapping[str, str]) -> Callable[[Any, Any], str]:
     return lambda was, now: f"{words.get(now, now)} (was: {words.get(was, was)})"
 
 
+def _form(pattern: str | None) -> str:
+    return pattern or "any form"
+
+
 _MOVED: Final = "; retries of requests from before are executed again"
 _MODES: Final = {
     "sync": "a request is executed at once",
     "async": "a request is accepted and executed later (202)",
     "either": "a request is executed later if it prefers so",
 }
-_WORDS: Final[Mapping[tuple[str, ...], Callable[[Any, Any], str]]] = {
+WORDS: Final[Mapping[tuple[str, ...], Callable[[Any, Any], str]]] = {
     ("mode",): _one_of(_MODES),
     ("required",): _switched(
         "keys become required: a request without one gets 400 key-missing",
@@ -80,6 +86,21 @@ _WORDS: Final[Mapping[tuple[str, ...], Callable[[Any, Any], str]]] = {
     ),
     ("header",): lambda was, now: f"the key comes in {now} (was {was})",
     ("aliases",): lambda was, now: f"keys are read from these, too: {_names(now)} (was: {_names(was)})",
+    ("key_pattern",): lambda was, now: (
+        f"a key of another form than {now} gets 400 key-invalid (was: {_form(was)})"
+        if now
+        else f"a key may be of any form (was: {_form(was)})"
+    ),
+    ("wait", "by_default"): lambda was, now: (
+        f"a concurrent duplicate waits for the outcome by itself, for {_seconds(now)} (was {_seconds(was)})"
+        if now
+        else f"a concurrent duplicate gets 409 in-flight at once, unless it asks to wait (it waited for {_seconds(was)})"
+    ),
+    ("wait", "at_most"): lambda was, now: f"Prefer: wait is heeded up to {_seconds(now)} (was {_seconds(was)})",
+    ("enforced_percent",): lambda was, now: (
+        f"{now:g} % of the keys are under enforcement (was {was:g} %)"
+        + ("" if now > was else "; retries with the other keys are executed again")
+    ),
     ("scope", "headers"): lambda was, now: (
         f"callers are told apart by headers: {_names(now)} (was: {_names(was)}){_MOVED}"
     ),
@@ -119,7 +140,7 @@ _WORDS: Final[Mapping[tuple[str, ...], Callable[[Any, Any], str]]] = {
 def _member(rules: Rules, where: Sequence[str]) -> Any:
     found: Any = rules
     for name in where:
-        found = found.get(name) if isinstance(found, Mapping) else None
+        found = found.get(name, _ABSENT) if isinstance(found, Mapping) else _ABSENT
     return found
 
 
@@ -131,9 +152,9 @@ def changed(was: Rules | None, now: Rules | None) -> list[str]:
         keys = "keys are required" if now["required"] else "a request without a key passes as before"
         return [f"comes under enforcement; {'each gets a key' if now['generated_if_missing'] else keys}"]
     lines = []
-    for where, words in _WORDS.items():
+    for where, words in WORDS.items():
         before, after = _member(was, where), _member(now, where)
-        if before != after and before is not None and after is not None:
+        if before != after and before is not _ABSENT and after is not _ABSENT:
             lines.append(words(before, after))
     rest_before, rest_after = was.get("rest", {}), now.get("rest", {})
     lines += [
@@ -227,7 +248,7 @@ def _rules(settings: GatewaySettings) -> list[Rules]:
     """What ``settings`` publish, and beside it the rest of each route's settings."""
     routes = gateway_policies(settings).with_methods()
     policy = orjson.loads(published(routes, settings_digest(settings), lambda _: True))
-    names = [name for name in IdempotencySettings.model_fields if name not in _PUBLISHED]
+    names = [name for name in IdempotencySettings.model_fields if name not in PUBLISHED]
     return [
         {**rules, "rest": {name: getattr(route.settings, name) for name in names}}
         for rules, (route, _) in zip(policy["routes"], routes, strict=True)

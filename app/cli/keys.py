@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from oncegate.app.cli.audit import audit, author, reason
+from oncegate.app.cli.audit import audit, audit_kept, author, reason
+from oncegate.app.cli.keys_list import began, chosen_of, newest_of
 from oncegate.app.cli.keys_options import (
     attempt_option,
     caller_lines,
     caller_option,
     force_option,
+    listed_caller_option,
     ms_ago,
     route_option,
     which_record,
@@ -29,7 +31,6 @@ from oncegate.cache.record import State
 
 if TYPE_CHECKING:
     from oncegate.app.cli.keys_options import Source
-    from oncegate.app.operators.records import Chosen
     from oncegate.cache.transitions import ResolveRequest
 
 _TTL = (
@@ -71,9 +72,12 @@ def keys() -> None:
 @keys.command("list")
 @click.option("--state", type=click.Choice(STATES), help="Only those that read so.")
 @route_option
-@caller_option
+@listed_caller_option
 @click.option("--since", metavar="AGE", help="Only those that began within this time: 45s, 90m, 12h, 30d.")
 @click.option("--limit", type=click.IntRange(1, 1_000_000), default=100, show_default=True, help="About how many.")
+@click.option(
+    "--scan", type=click.IntRange(1), metavar="N", help="Look at about N records, and list the newest of them."
+)
 @click.option("--cursor", default="", metavar="CURSOR", help="Go on where an earlier list ended.")
 @with_records
 async def list_(
@@ -85,22 +89,20 @@ async def list_(
     route: str | None,
     caller: str | None,
     since: str | None,
+    scan: int | None,
 ) -> None:
     """List the records that there are, the newest first.
 
-    Those of a route, of a caller or of a time are looked for among all records, and are the newest of them. Without these
-    options the list ends when it is long enough, whatever there is besides, and goes on with --cursor.
+    Those of a route, of a caller or of a time are looked for among all records, and are the newest of them: that reads each
+    record, but for a caller's, whom the id says. A million take some minutes, a few at a time; --scan bounds it, and says
+    whether there were others. Without these options the list ends when it is long enough, whatever there is besides, and goes on
+    with --cursor.
     """
-    from oncegate.app.operators.records import Chosen, begun
-
-    if (route, caller, since) != (None, None, None):
+    if (route, caller, since, scan) != (None, None, None, None):
         if cursor:
             end("--cursor goes on with a list of any route, caller and time: leave it out")
-        lines = caller_lines(caller)
-        ids = None if lines is None else frozenset(await source.of_key(None, lines))
-        chosen = Chosen(ids, route, ms_ago(since, "--since"))
-        records = await _newest(source, state, chosen, limit)
-        output({"records": records, "cursor": ""}, print_list, as_json=as_json)
+        chosen = await chosen_of(source, state, route, caller, ms_ago(since, "--since"))
+        output(await newest_of(source, chosen, limit, scan), print_list, as_json=as_json)
         return
     found: dict[str, dict[str, Any]] = {}
     while len(found) < limit:
@@ -111,27 +113,8 @@ async def list_(
         cursor, before = listing["cursor"], cursor
         if cursor in ("", before):
             break
-    records = sorted(found.values(), key=begun, reverse=True)
+    records = sorted(found.values(), key=began, reverse=True)
     output({"records": records, "cursor": cursor}, print_list, as_json=as_json)
-
-
-async def _newest(source: "Source", state: str | None, chosen: "Chosen", limit: int) -> list[dict[str, Any]]:
-    """Up to ``limit`` of all that are ``chosen``; no more are held. Says where there are others."""
-    from oncegate.app.operators.records import begun
-
-    newest: list[dict[str, Any]] = []
-    cursor, is_cut = "", False
-    while True:
-        listing = await source.listing(state, cursor=cursor, limit=1000)
-        found = {record["id"]: record for record in (*newest, *filter(chosen.has, listing["records"]))}
-        newest = sorted(found.values(), key=begun, reverse=True)[:limit]
-        is_cut |= len(found) > limit
-        cursor, before = listing["cursor"], cursor
-        if cursor in ("", before):
-            break
-    if is_cut:
-        click.echo(f"oncegate: these are the newest {limit}: --limit", err=True)
-    return newest
 
 
 @keys.command()
@@ -263,7 +246,9 @@ async def purge(
     if purged.removed:
         chosen = ["one caller"] * (lines is not None) + [f"route {route}"] * (route is not None)
         chosen += [f"completed more than {older} ago"] * (older is not None)
-        audit(f"{purged.removed} records ({', '.join(chosen)})", f"purged{', by force,' if force else ''}", reason)
+        what, done = f"{purged.removed} records ({', '.join(chosen)})", f"purged{', by force,' if force else ''}"
+        audit(what, done, reason)
+        await audit_kept(source.cache, source.namespace, what, done, reason)
     output(asdict(purged) | {"dry_run": dry_run}, print_purged, as_json=as_json)
 
 
@@ -276,6 +261,7 @@ async def _resolve(source: "Source", identifier: str, request: "ResolveRequest",
         end(f"nothing was changed: {WHY_NOT[resolution][1]}", 1)
     if isinstance(source, Records):  # a gateway does it itself
         audit(f"record {identifier}", resolved(request), reason)
+        await audit_kept(source.cache, source.namespace, f"record {identifier}", resolved(request), reason)
     state = request.state.value if request.state else "absent"
     output({"id": identifier, "resolution": "resolved", "state": state}, print_resolution, as_json=as_json)
 

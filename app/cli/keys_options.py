@@ -24,6 +24,11 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 caller_option = click.option(
     "--caller", metavar="-", help="Whose: the caller's header lines are read from standard input."
 )
+listed_caller_option = click.option(
+    "--caller",
+    metavar="-|DIGEST",
+    help="Whose: - reads the caller's header lines from standard input; a digest is what ids have behind the colon.",
+)
 route_option = click.option(
     "--route", metavar="PATTERN", help="Those of this route, spelled as in the configuration; * is the default one."
 )

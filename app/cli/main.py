@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import click
 
+from oncegate.app.cli.audit_list import audit
 from oncegate.app.cli.check import check
 from oncegate.app.cli.commands import commands
 from oncegate.app.cli.config import config
@@ -14,6 +15,7 @@ from oncegate.app.cli.database.inbox import inbox
 from oncegate.app.cli.database.outbox import outbox
 from oncegate.app.cli.database.projections import project, projections
 from oncegate.app.cli.database.relay import relay
+from oncegate.app.cli.decisions import decisions
 from oncegate.app.cli.keys import keys
 from oncegate.app.cli.records import records
 from oncegate.app.cli.reload import reload
@@ -138,8 +140,10 @@ def serve(config: str | None, replace: bool, **options: str | None) -> None:
 def demo(port: int | None) -> None:
     """Show in a minute what an idempotency key does.
 
-    Starts a small payments service and the gateway in front of it, prints requests to try, and shows what becomes
-    of each one. Nothing is installed, stored or sent anywhere. Ctrl-C ends it.
+    Starts a small payments service and the gateway in front of it, and prints the address of a page: its buttons
+    pay, kill one of the two meanwhile, and show what was booked. For who has no browser, it prints requests to try,
+    and what becomes of each one. With a redis-server (7.0 or newer) on the PATH, records are in a Redis of its own,
+    else in a file of SQLite. Nothing is installed or sent anywhere. Ctrl-C ends it, and removes what it has stored.
     """
     from oncegate.app.demo.live import run
 
@@ -203,6 +207,8 @@ for each in (
     records,
     check,
     config,
+    audit,
+    decisions,
     shadow,
     reload,
     worker,

@@ -160,7 +160,7 @@ class Gateway:
 
     def enter(self, index: int) -> None:
         """This process is worker ``index`` from now on."""
-        self.lasting.metrics.enter(index)
+        self.lasting.enter(index)
         if index:
             self._sample = None  # the first one does, for all
 

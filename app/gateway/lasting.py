@@ -3,10 +3,12 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from oncegate.app.operators.console.sessions import EndedSessions
 from oncegate.app.operators.readiness import Readiness
 from oncegate.app.settings.certificates import ListenerTls
 from oncegate.app.telemetry.access_log import AccessLog
 from oncegate.app.telemetry.metrics import Metrics
+from oncegate.app.telemetry.recent import RecentDecisions
 from oncegate.app.upstream.forward import Forwarder
 from oncegate.cache.store import Cache
 from oncegate.middleware.http.middleware import IdempotencyMiddleware
@@ -30,11 +32,18 @@ class Lasting:
     middleware: IdempotencyMiddleware
     readiness: Readiness
     forwarder: Forwarder
+    recent: RecentDecisions
+    ended_sessions: EndedSessions
     tls: ListenerTls | None = None
     access_log: AccessLog | None = None
     tracing: "ProcessTracing | None" = None
     tokens: Tokens | None = None
     drain_timeout: float = 0.0
+
+    def enter(self, index: int) -> None:
+        """This process is worker ``index`` from now on."""
+        self.metrics.enter(index)
+        self.ended_sessions.enter(index)
 
     def start(self) -> None:
         """Begin to write and to send what is said of requests, in this process."""
@@ -42,6 +51,7 @@ class Lasting:
             self.access_log.lines.start()
         if self.tracing is not None:
             self.tracing.start()
+        self.recent.start()
 
     def go_on_in(self, middleware: IdempotencyMiddleware) -> None:
         """Have the requests of ``middleware`` count with those that are in flight, and meet them."""
@@ -59,6 +69,7 @@ class Lasting:
 
     async def close(self) -> None:
         """Close the connections to the upstream and to the cache."""
+        self.recent.stop()
         await self.forwarder.close()
         await self.cache.close()
         if self.tracing is not None:

@@ -48,6 +48,11 @@ class Letter:
         return self._text(b"command")
 
     @property
+    def route(self) -> str:
+        """The pattern of its route."""
+        return self._text(b"route")
+
+    @property
     def entry(self) -> str:
         """The id that it had in the stream."""
         return Death.read(self.fields).entry
@@ -105,9 +110,9 @@ class Commands:
         self, stream: CommandStream, cache: Cache, namespace: str, consumer: str, encryption: Encryption | None
     ) -> None:
         self.stream = stream
-        self._cache = cache
+        self.cache = cache
         self.namespace = namespace
-        self._consumer = consumer
+        self.consumer = consumer
         self._encryption = encryption
 
     # -- looking ------------------------------------------------------------------------------------------------------
@@ -121,13 +126,17 @@ class Commands:
         gone = {"dead": await stream.dead(), "trimmed": await stream.trimmed()}
         length = await stream.length()
         for group in await stream.groups():
-            if group.name == self._consumer:
+            if group.name == self.consumer:
                 return {"unread": group.unread, "pending": group.pending, **gone}
         return {"unread": length, "pending": 0, **gone}
 
     async def _letter(self, entry: str, fields: Mapping[bytes, bytes]) -> Letter:
         encrypted = 0 if self._encryption is None else len(fields.get(b"body", b""))
         return Letter(entry, await off_loop(encrypted, shown, fields, self._encryption))
+
+    async def shown(self, letters: Iterable[tuple[str, Mapping[bytes, bytes]]]) -> list[Letter]:
+        """Letters of their ids and fields, decrypted as far as they can be."""
+        return [await self._letter(letter, fields) for letter, fields in letters]
 
     async def letters(self, *, after: str = "-", last: str = "+") -> AsyncIterator[Letter]:
         """The dead letters, the oldest first; those behind ``after``, up to ``last``."""
@@ -165,7 +174,7 @@ class Commands:
 
     async def pending(self, limit: int) -> list[dict[str, Any]]:
         """The entries that workers hold, executed now or waiting to be tried again; at most ``limit``, the oldest first."""
-        return [await self._of_pending(each) for each in await self.stream.pending(self._consumer, limit)]
+        return [await self._of_pending(each) for each in await self.stream.pending(self.consumer, limit)]
 
     async def _of_pending(self, held: PendingEntry) -> dict[str, Any]:
         letter = await self._letter(held.entry, await self.stream.entry(held.entry) or {})
@@ -197,7 +206,7 @@ class Commands:
             return None
         return {
             "command": command or None,
-            "consumer": self._consumer,
+            "consumer": self.consumer,
             "aggregate": letter.aggregate,
             "sequence": letter.sequence,
             "submission": submission,
@@ -209,7 +218,7 @@ class Commands:
         """The letter of an accepted command, made of its entry; of its 202 alone, once that is gone."""
         fields = {b"command": command.encode()}
         with suppress(RecordUnreadable):
-            held = await self._cache.get(key_of_id(self.namespace, command))
+            held = await self.cache.get(key_of_id(self.namespace, command))
             if held is not None and held.record.submission:
                 accepted = read_error(held.record.response)
                 fields[b"sequence"] = str(accepted.get("sequence", "")).encode()
@@ -221,13 +230,13 @@ class Commands:
     async def _submission(self, command: str) -> dict[str, Any] | None:
         if not RECORD_ID.fullmatch(command):
             return None
-        return await row(self._cache.peek(key_of_id(self.namespace, command)))
+        return await row(self.cache.peek(key_of_id(self.namespace, command)))
 
     async def _execution(self, command: str) -> dict[str, Any] | None:
         if not RECORD_ID.fullmatch(command):
             return None
-        key = execution_key(key_of_id(self.namespace, command), self._consumer)
-        return await row(self._cache.get(key), _with_error)
+        key = execution_key(key_of_id(self.namespace, command), self.consumer)
+        return await row(self.cache.get(key), _with_error)
 
     # -- and the way back ---------------------------------------------------------------------------------------------
 

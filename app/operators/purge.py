@@ -1,10 +1,10 @@
 """Purges records: of one caller, of one route, or older than a given time (``oncegate keys purge``)."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from oncegate.app.operators.records import is_of_route
+from oncegate.app.operators.records import in_parts, is_of_route
 from oncegate.cache.errors import RecordUnreadable
 from oncegate.cache.record import Claim, Record, State
 from oncegate.cache.store import Purges
@@ -69,7 +69,7 @@ async def purge(
     while True:
         page = await cache.scan(namespace, cursor=cursor, limit=STEP)
         purged.seen += len(page.keys)
-        for some in _in_parts([key for key in page.keys if which.may_be(record_id(key))]):
+        for some in in_parts([key for key in page.keys if which.may_be(record_id(key))], AT_ONCE):
             await asyncio.gather(*[_purge(cache, key, which, purged, dry_run=dry_run) for key in some])
         progress(purged)
         cursor = page.cursor
@@ -97,8 +97,3 @@ async def _purge(cache: Purges, key: str, which: Which, purged: Purged, *, dry_r
 def _written_ms(record: Record) -> int:
     """The instant of a record's completion, else of its begin (Unix time); 0: not known."""
     return record.response.completed_at_ms if record.response is not None else record.trace.begun_at_ms
-
-
-def _in_parts(keys: Sequence[str]) -> Iterator[Sequence[str]]:
-    for begin in range(0, len(keys), AT_ONCE):
-        yield keys[begin : begin + AT_ONCE]

@@ -1,15 +1,14 @@
 """Records for operators: lists, shows, finds, releases and resolves them, in any store."""
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from oncegate.app.operators.audit import Author
 from oncegate.cache.errors import RecordUnreadable
 from oncegate.cache.fields import HOP_BY_HOP
 from oncegate.cache.record import MAX_ROUTE_BYTES, Claim, State, StoredResponse
-from oncegate.cache.store import Cache
+from oncegate.cache.store import Cache, peek_all
 from oncegate.cache.trace import TRACE_TEXTS, trace_id_of
 from oncegate.cache.transitions import Resolution, ResolveRequest
 from oncegate.middleware.outcome.instants import instant
@@ -36,6 +35,10 @@ from oncegate.middleware.rules.policy import OF_THE_MOMENT, Policy
 from oncegate.middleware.rules.secret_check import is_under_another_secret
 
 MOST_LISTED = 1000
+AT_ONCE = 50
+"""Records that are read, and decoded, before the event loop goes on with others' work: some 2 ms."""
+UNREADABLE = "unreadable"
+"""The state of a record that can't be read."""
 MOST_SECONDS = 10 * 366 * 86400.0
 """The longest that a resolved outcome may be kept; as `oncegate.middleware.rules.settings.Seconds`."""
 MOST_STEPS = 50
@@ -112,15 +115,20 @@ class Records:
                 break
         return {"records": list(found.values()), "cursor": cursor}
 
-    async def show(self, identifier: str) -> dict[str, Any] | None:
-        """All that is known of one record, its response's body included; ``None`` where there is no such record."""
-        held = await self.cache.get(self._look_up_key(identifier))
+    async def show(self, identifier: str, *, response: bool = True) -> dict[str, Any] | None:
+        """All that is known of one record; ``None`` where there is no such record. Without ``response``, that one is left out."""
+        key = self.key_of(identifier)
+        held = await (self.cache.get(key) if response else self.cache.peek(key))
         if held is None:
             return None
         record = held.record
         found = record.found.value if record.state is State.IN_FLIGHT or record.lapsed else None
-        response = original_result(record.response) if record.response else None
-        return {"id": identifier, **summarise(held), "found": found, "response": response}
+        shown = {"id": identifier, **summarise(held), "found": found}
+        return shown | ({"response": original_result(record.response) if record.response else None} if response else {})
+
+    async def rows(self, identifiers: Sequence[str]) -> list[dict[str, Any]]:
+        """Those of these records that are there, as lists show them. Raises `NotARecord`."""
+        return await self._rows([self.key_of(identifier) for identifier in identifiers])
 
     async def of_key(self, key: str | None, caller: Sequence[str] | None = None) -> Sequence[str]:
         """The ids of a key's records: of the caller who sends the header lines ``caller``, or of every caller. Without a key,
@@ -181,7 +189,7 @@ class Records:
 
         Raises `NotARecord`, `oncegate.cache.errors.CacheError`.
         """
-        key = self._look_up_key(identifier)
+        key = self.key_of(identifier)
         held = await self.cache.peek(key)
         if held is None:
             return Resolution.ABSENT
@@ -195,40 +203,26 @@ class Records:
         )
         return await self.cache.resolve(key, completed)
 
-    def _look_up_key(self, identifier: str) -> str:
+    def key_of(self, identifier: str) -> str:
+        """The look-up key of a record's id. Raises `NotARecord`."""
         if not RECORD_ID.fullmatch(identifier):
             raise NotARecord("a record's id is two digests of 20 characters with a colon between")
         return key_of_id(self.namespace, identifier)
 
     async def _rows(self, keys: Sequence[str]) -> list[dict[str, Any]]:
-        ours = [key for key in keys if RECORD_ID.fullmatch(record_id(key))]
-        rows = await asyncio.gather(*[row(self.cache.peek(key)) for key in ours])
-        return [{"id": record_id(key), **each} for key, each in zip(ours, rows, strict=True) if each is not None]
+        found = []
+        for some in in_parts([key for key in keys if RECORD_ID.fullmatch(record_id(key))], AT_ONCE):
+            for key, held in zip(some, await peek_all(self.cache, some), strict=True):
+                if held is not None:
+                    shown = summarise(held) if isinstance(held, Claim) else {"state": UNREADABLE}
+                    found.append({"id": record_id(key), **shown})
+        return found
 
 
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """Which rows of a listing are wanted: with one of the ``ids``, of the ``route``, begun at ``since_ms`` (Unix time) or later.
-
-    ``None``, or 0: any. What a row does not tell is not wanted.
-    """
-
-    ids: frozenset[str] | None = None
-    route: str | None = None
-    since_ms: int = 0
-
-    def has(self, listed: Mapping[str, Any]) -> bool:
-        """Whether this one is."""
-        if self.ids is not None and listed["id"] not in self.ids:
-            return False
-        if self.route is not None and not is_of_route(listed.get("route") or "", self.route):
-            return False
-        return not self.since_ms or begun(listed) >= (instant(self.since_ms) or "")
-
-
-def begun(listed: Mapping[str, Any]) -> str:
-    """The time at which the attempt of a row began, as text that sorts; empty where that is not known."""
-    return listed.get("began_at") or ""
+def in_parts(keys: Sequence[str], size: int) -> Iterator[Sequence[str]]:
+    """Some of them at a time, ``size`` at most."""
+    for begin in range(0, len(keys), size):
+        yield keys[begin : begin + size]
 
 
 def is_of_route(kept: str, route: str) -> bool:
@@ -263,7 +257,7 @@ async def row(
     try:
         held = await reading
     except RecordUnreadable:
-        return {"state": "unreadable"}
+        return {"state": UNREADABLE}
     return None if held is None else describe(held)
 
 

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from oncegate.app.factory import create_gateway, gateway_policies
+from oncegate.app.factory import create_gateway, gateway_policies, labels_of
 from oncegate.app.gateway.gateway import Gateway
 from oncegate.app.operators.reloading import Reload, Reloaded
 from oncegate.app.reload.changes import in_effect
@@ -119,9 +119,8 @@ class Running:
     def build(self, settings: GatewaySettings) -> Candidate:
         """A replacement by ``settings``. Raises `ConfigurationError`."""
         gateway = self._gateway(settings, self.gateway)
-        if not self.gateway.lasting.metrics.has_room(
-            [(policy.route, methods) for policy, methods in gateway_policies(settings).with_methods()]
-        ):
+        routes, submissions = labels_of(gateway_policies(settings))
+        if not self.gateway.lasting.metrics.has_room(routes, submissions, routes[:-1]):
             raise ConfigurationError(
                 "routes: more of them have come since the start than can be counted: a restart is needed"
             )

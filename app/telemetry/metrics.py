@@ -9,7 +9,7 @@ much per number).
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from time import time
 from typing import Any, Final
@@ -47,7 +47,9 @@ Gauges = Mapping[str, Callable[[], float]]
 """Functions by the name of the gauge that each reads at a scrape."""
 
 
-_COLUMNS_OF_ROUTE: Final = 1 + len(OUTCOMES) + 1 + len(HISTOGRAMS["upstream"].bounds) + 2 + 3 + len(SUBMISSIONS)
+_COLUMNS_OF_METHOD: Final = (len(DECISIONS) + 1) * 2
+_COLUMNS_OF_ROUTE: Final = len(OUTCOMES) + 1 + len(HISTOGRAMS["upstream"].bounds) + 2 + 3
+"""What `Metrics._take` takes for each method of a route, and for the route."""
 
 
 class Metrics(Watch):
@@ -122,22 +124,25 @@ class Metrics(Watch):
     def _columns_of(self, listed: Iterable[tuple[str, Sequence[str]]]) -> list[tuple[str, str, int]]:
         """The routes, with the columns of their matches; one that was there before keeps its own."""
         found: list[tuple[str, str, int]] = []
-        seen: Counter[tuple[str, str]] = Counter()
-        for route, names in listed:
-            methods = " ".join(names)
-            key = (route, methods, seen[route, methods])  # two of them may look the same
-            seen[route, methods] += 1
+        for key in _matches(listed):
             if key not in self._matched:
                 self._matched[key] = self._columns.take()
-            found.append((route, methods, self._matched[key]))
+            found.append((key[0], key[1], self._matched[key]))
         return found
 
-    def has_room(self, routes: Iterable[tuple[str, Sequence[str]]]) -> bool:
-        """Whether these routes can be counted besides those that were here since the start."""
-        counted = sum(
-            _COLUMNS_OF_ROUTE + len(methods) * (len(DECISIONS) + 1) * 2
-            for route, methods in routes
-            if any((route, method, OTHER, ENFORCED) not in self._requests for method in methods)
+    def has_room(
+        self,
+        routes: Sequence[tuple[str, Sequence[str]]],
+        submissions: Iterable[str],
+        listed: Iterable[tuple[str, Sequence[str]]],
+    ) -> bool:
+        """Whether `serve` can be called with these, besides all that has been counted since the start."""
+        methods = {(route, method) for route, names in routes for method in names}
+        counted = (
+            sum((*each, OTHER, ENFORCED) not in self._requests for each in methods) * _COLUMNS_OF_METHOD
+            + len({route for route, _ in routes} - self._upstream.keys()) * _COLUMNS_OF_ROUTE
+            + sum((route, each) not in self._submissions for route in {*submissions} for each in SUBMISSIONS)
+            + sum(key not in self._matched for key in _matches(listed))
         )
         return self._columns.count + counted <= self._most_columns
 
@@ -284,11 +289,27 @@ class Metrics(Watch):
         self._row[self._cache_errors[operation]] += 1
         self._cache[operation].add(self._row, seconds)
 
+    def decided(self) -> Iterator[tuple[tuple[str, str, str, str], float]]:
+        """How many requests were answered so far, by route, method, decision and mode: of all workers, those that are 0 too."""
+        for labels, column in list(self._requests.items()):
+            yield labels, self._numbers.total(column)
+
     # -- exposing -----------------------------------------------------------------------------------------------------
 
     def page(self, accept: str) -> tuple[bytes, str]:
         """All metrics in the format that ``accept`` asks for, and its content type."""
         return page_of(self._registry, accept)
+
+    def of_the_moment(self) -> dict[str, int]:
+        """What is under way in all workers, and what those have lost that died, by the names of their metrics."""
+        columns = {
+            "attempts_in_flight": self._in_flight,
+            "outcomes_waiting": self._waiting,
+            "worker_deaths": self._deaths,
+            "attempts_lost": self._died_with,
+            "logins_refused": self._refused_logins,
+        }
+        return {name: int(self._numbers.total(column)) for name, column in columns.items()}
 
     def describe(self) -> list[Metric]:
         """Called by the registry: no family is described beforehand."""
@@ -377,6 +398,15 @@ class Metrics(Watch):
             buckets, total = histogram.read(self._numbers)
             family.add_metric([value], buckets, total)
         return family
+
+
+def _matches(listed: Iterable[tuple[str, Sequence[str]]]) -> Iterable[tuple[str, str, int]]:
+    """What each of the routes is known by: its pattern, its methods, and how many before it look the same."""
+    seen: Counter[tuple[str, str]] = Counter()
+    for route, names in listed:
+        methods = " ".join(names)
+        yield route, methods, seen[route, methods]
+        seen[route, methods] += 1
 
 
 def _gauge(name: str, value: float | None = None) -> GaugeMetricFamily:

@@ -13,14 +13,18 @@ from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from oncegate.cache import transitions
-from oncegate.cache.codec import decode, encode
+from oncegate.cache.codec import body_begins, decode, encode
 from oncegate.cache.errors import CacheError, CacheFull
-from oncegate.cache.memory.expiry import ExpiringBytes, cost
+from oncegate.cache.memory.expiry import PARTS, ExpiringBytes, cost
 from oncegate.cache.record import Claim, ClaimRequest, Record
 from oncegate.cache.store import Adopt, CallbackCache, CallbackCalls, Page, Then
 from oncegate.cache.transitions import REMOVED, UNCHANGED, Move, Resolution, ResolveRequest
 
 DEFAULT_LIMIT_BYTES = 268435456
+_PEEK_BYTES = 16384
+"""Of a record in a list: more than its head has. A body that is no longer stays."""
+_MOST_LOOKED_AT = 2000
+"""Keys after which a call of `MemoryCache.scan` ends with the part that it is in: some milliseconds."""
 
 Result = TypeVar("Result")
 Request = ParamSpec("Request")
@@ -77,21 +81,58 @@ class MemoryCache(CallbackCache, by_callback=True):
             return self._read(key, self._now_ms(), traced=True)
 
     async def peek(self, key: str) -> Claim | None:
-        """See `Cache.peek`. The body is there anyway, so it stays."""
-        return await self.get(key)
+        """See `Cache.peek`."""
+        with self._guard:
+            now_ms = self._now_ms()
+            entry = self._entries.get(key, now_ms)
+        if entry is None:
+            return None
+        data, remaining_ms, size = entry.data, entry.expires_ms - now_ms, -1
+        if len(data) > _PEEK_BYTES and body_begins(data) < len(data):
+            data, size = data[: body_begins(data)], len(data)
+        return Claim(False, decode(data, remaining_ms, traced=True, size=size), remaining_ms)
 
     async def resolve(self, key: str, request: ResolveRequest) -> Resolution:
         """See `Cache.resolve`."""
         return self._move(key, transitions.resolve, request)
 
     async def scan(self, namespace: str, key_digest: str | None = None, *, cursor: str = "", limit: int = 100) -> Page:
-        """See `Cache.scan`. In the order of the keys; each call looks at all of them, which ``limit_bytes`` bounds."""
+        """See `Cache.scan`. Part by part of what is held, in each in the order of the keys (a cursor is ``<part>.<key>``)."""
+        part, _, after = (cursor or "0.").partition(".")
+        if not (part.isascii() and part.isdigit() and len(part) < 5):
+            raise ValueError("this is no cursor of ours")
+        prefix = f"{namespace}:{key_digest}:" if key_digest is not None else f"{namespace}:"
+        found: list[str] = []
+        looked_at, limit = 0, max(1, limit)
         with self._guard:
-            prefix = f"{namespace}:{key_digest}:" if key_digest is not None else f"{namespace}:"
             now_ms = self._now_ms()
-            ours = (key for key in self._entries if key.startswith(prefix) and key > cursor)
-            found = heapq.nsmallest(max(1, limit), (key for key in ours if self._entries.get(key, now_ms)))
-            return Page(tuple(found), found[-1] if len(found) == max(1, limit) else "")
+            for number in range(int(part), PARTS):
+                keys = self._entries.part(number)
+                ours = (
+                    key for key in keys if key.startswith(prefix) and key > after and self._entries.get(key, now_ms)
+                )
+                found += heapq.nsmallest(limit - len(found), ours)
+                if len(found) == limit:
+                    return Page(tuple(found), f"{number}.{found[-1]}")
+                looked_at += len(keys)
+                if looked_at >= _MOST_LOOKED_AT:
+                    return Page(tuple(found), f"{number + 1}.")
+                after = ""
+        return Page(tuple(found), "")
+
+    async def keep_audit_line(self, namespace: str, line: bytes, *, most: int, ttl_ms: int) -> None:
+        """See `KeepsAudit`."""
+        with self._guard:
+            key, now_ms = _audit_key(namespace), self._now_ms()
+            held = self._entries.get(key, now_ms)
+            lines = [line] if held is None else [line, *held.data.split(b"\n")]
+            self._entries.put(key, b"\n".join(lines[:most]), now_ms + ttl_ms)
+
+    async def audit_lines(self, namespace: str) -> list[bytes]:
+        """See `KeepsAudit`."""
+        with self._guard:
+            held = self._entries.get(_audit_key(namespace), self._now_ms())
+            return [] if held is None else held.data.split(b"\n")
 
     async def check(self) -> list[str]:
         """See `Cache.check`."""
@@ -181,3 +222,7 @@ class _MemoryCalls:
     ) -> None:
         """See `CallbackCalls`."""
         then(self._move(key, transitions.complete, outcome, ttl_ms))
+
+
+def _audit_key(namespace: str) -> str:
+    return f"{{{namespace}:audit}}"

@@ -24,6 +24,7 @@ from oncegate.cache.redis.connection.send import ready
 from oncegate.cache.redis.scripts import (
     CHECK_SECRET,
     GET,
+    KEEP_AUDIT_LINE,
     OUTLAST,
     PEEK,
     PROLONG,
@@ -180,6 +181,18 @@ class RedisCache(CallbackCache, by_callback=True):
             await self.client.run(CHECK_SECRET, f"{{{namespace}:secret}}", b"1" if writes else b"0", *given) == 1
         )
 
+    async def keep_audit_line(self, namespace: str, line: bytes, *, most: int, ttl_ms: int) -> None:
+        """See `KeepsAudit`. It is one command, and no scan of the namespace finds it."""
+        await self.client.run(KEEP_AUDIT_LINE, _audit_key(namespace), line, b"%d" % most, b"%d" % ttl_ms)
+
+    async def audit_lines(self, namespace: str) -> list[bytes]:
+        """See `KeepsAudit`."""
+        key = _audit_key(namespace)
+        reply = await self.client.command(key, pack(b"LRANGE", key.encode(), b"0", b"-1"))
+        if isinstance(reply, ReplyError):
+            raise faults.of_reply(reply)
+        return [line for line in reply if isinstance(line, bytes)]
+
     async def outlast(self, key: str, submission: Record, *, ttl_ms: int) -> int:
         """See `KeepsSubmissions.outlast`."""
         return int(
@@ -270,6 +283,10 @@ class _RedisCalls:
             if call.send(client.timeout):
                 return
         start(loop, self._cache.complete(key, outcome, ttl_ms=ttl_ms), then)
+
+
+def _audit_key(namespace: str) -> str:
+    return f"{{{namespace}:audit}}"
 
 
 def _is_text(key: bytes) -> bool:

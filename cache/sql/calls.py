@@ -139,6 +139,7 @@ class OwnerDecision(CallDecision[bool]):
         return super()._encoded(record)
 
 
+_NO_RECORD: Final = Record(State.UNKNOWN, bytes(16), bytes(16), 1)
 _FOR_GOOD_MS: Final = 10**14
 """Three thousand years."""
 
@@ -162,6 +163,33 @@ class SecretDecision(CallDecision[bool]):
         if row is None:
             return Swap(self.key, Expected.NOTHING, b"", 0, kept, _FOR_GOOD_MS)
         return Swap(self.key, Expected.WHOLE, row.data, row.ends_ms, kept, _FOR_GOOD_MS)
+
+
+def audit_key(namespace: str) -> str:
+    """Where a namespace's audit lines are kept, beside the records: no scan of it finds them."""
+    return f"{{{namespace}:audit}}"
+
+
+class AuditDecision(CallDecision[bool]):
+    """Puts ``line`` before those that are kept, of which there are ``most`` then."""
+
+    __slots__ = ("_line", "_most", "_ttl_ms")
+
+    def __init__(self, namespace: str, line: bytes, *, most: int, ttl_ms: int) -> None:
+        super().__init__(audit_key(namespace), _no_law)
+        self._line = line
+        self._most = most
+        self._ttl_ms = ttl_ms
+        self.answer = True
+
+    def _decide(self, held: Claim | None, expected: Expected, row: Row | None) -> Swap | None:  # noqa: ARG002 - no record
+        lines = [self._line] if row is None or expected is Expected.GONE else [self._line, *row.data.split(b"\n")]
+        kept = b"\n".join(lines[: self._most])
+        was = (b"", 0) if row is None else (row.data, row.ends_ms)
+        return Swap(self.key, expected, *was, kept, self._ttl_ms)
+
+    def _decoded(self, row: Row) -> Record:  # noqa: ARG002 - no record
+        return _NO_RECORD
 
 
 def _no_law(held: Claim | None) -> Move[bool]:

@@ -4,7 +4,7 @@ A row is a record's look-up key, its bytes, and the instant from which on it is 
 """
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
@@ -103,6 +103,10 @@ class Rows(Protocol):
 
     async def read(self, key: str, most: int = 0) -> tuple[Row, int] | None:
         """A row and the size of its bytes, of which it has the first ``most`` (0: all). Raises `CacheUnavailable`."""
+        ...
+
+    async def read_all(self, keys: Sequence[str], most: int) -> dict[str, tuple[Row, int]]:
+        """What `read` has of each of ``keys`` that there is, in one step. Raises `CacheUnavailable`."""
         ...
 
     async def scan(self, after: str, prefix: str, limit: int) -> tuple[list[str], str]:

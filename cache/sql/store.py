@@ -13,11 +13,18 @@ from typing import Any, Generic, TypeVar
 from oncegate.cache import transitions
 from oncegate.cache.codec import body_begins, decode, encode
 from oncegate.cache.encryption import OFF_LOOP_BYTES, Encryption, given_encryption, off_loop
-from oncegate.cache.errors import CacheError
+from oncegate.cache.errors import CacheError, RecordUnreadable
 from oncegate.cache.record import TOKEN_BYTES, Claim, ClaimRequest, Record, body_bytes
-from oncegate.cache.sql.calls import CallDecision, ClaimDecision, OwnerDecision, SecretDecision
+from oncegate.cache.sql.calls import (
+    AuditDecision,
+    CallDecision,
+    ClaimDecision,
+    OwnerDecision,
+    SecretDecision,
+    audit_key,
+)
 from oncegate.cache.sql.line import Call, ClaimCall, Line
-from oncegate.cache.sql.rows import Rows
+from oncegate.cache.sql.rows import Row, Rows
 from oncegate.cache.store import Adopt, CallbackCache, CallbackCalls, Page, Then, start
 from oncegate.cache.transitions import Resolution, ResolveRequest
 
@@ -172,6 +179,24 @@ class SqlCache(CallbackCache, by_callback=True):
         """See `Cache.peek`."""
         return await self._read(key, _PEEK_BYTES)
 
+    async def peek_all(self, keys: Sequence[str]) -> list[Claim | RecordUnreadable | None]:
+        """See `PeeksAtMany`."""
+        rows = self._line(asyncio.get_running_loop()).rows
+        held = await rows.read_all(keys, _PEEK_BYTES)
+        return [await self._peeked(key, held[key]) if key in held else None for key in keys]
+
+    async def _peeked(self, key: str, read: tuple[Row, int]) -> Claim | RecordUnreadable | None:
+        row, size = read
+        try:
+            if len(row.data) == size:
+                return await self._as_claim(key, row, size)
+            end = body_begins(row.data)
+            if end > len(row.data):
+                return await self.peek(key)
+            return await self._as_claim(key, row._replace(data=row.data[:end]), size)
+        except RecordUnreadable as error:
+            return error
+
     async def _read(self, key: str, most: int) -> Claim | None:
         rows = self._line(asyncio.get_running_loop()).rows
         read = await rows.read(key, most)
@@ -183,7 +208,9 @@ class SqlCache(CallbackCache, by_callback=True):
                 read = read[0]._replace(data=read[0].data[:end]), read[1]
         if read is None:
             return None
-        row, size = read
+        return await self._as_claim(key, *read)
+
+    async def _as_claim(self, key: str, row: Row, size: int) -> Claim:
         cut = size if len(row.data) < size else -1
         record = await off_loop(
             0 if self.encryption is None else len(row.data),
@@ -207,6 +234,15 @@ class SqlCache(CallbackCache, by_callback=True):
     async def check_secret(self, namespace: str, values: Sequence[str], *, writes: bool) -> bool:
         """See `KeepsSecretCheck`. It is kept for good, beside the records: no scan of the namespace finds it."""
         return await self._decide(SecretDecision(namespace, values, writes=writes))
+
+    async def keep_audit_line(self, namespace: str, line: bytes, *, most: int, ttl_ms: int) -> None:
+        """See `KeepsAudit`. All lines are one row."""
+        await self._decide(AuditDecision(namespace, line, most=most, ttl_ms=ttl_ms), repeats=False)
+
+    async def audit_lines(self, namespace: str) -> list[bytes]:
+        """See `KeepsAudit`."""
+        read = await self._line(asyncio.get_running_loop()).rows.read(audit_key(namespace))
+        return [] if read is None else read[0].data.split(b"\n")
 
     async def scan(self, namespace: str, key_digest: str | None = None, *, cursor: str = "", limit: int = 100) -> Page:
         """See `Cache.scan`. In the order of the keys."""

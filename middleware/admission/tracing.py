@@ -68,6 +68,10 @@ class RequestTraces(Protocol):
         """The trace of a request with this ASGI ``scope``, by the rules of ``policy``."""
         ...
 
+    def observed(self) -> "RequestTraces":
+        """The same for requests that are observed only: what is traced of them is their own, which others have begun."""
+        ...
+
 
 class DeliveryTrace(AttemptTrace, Protocol):
     """A trace of one delivery to a consumer."""

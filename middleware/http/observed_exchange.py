@@ -53,6 +53,8 @@ class ObservedExchange(Exchange):
 
     def observed(self, decision: str, status: int, attempt: int = 0, *, mismatch: bool = False) -> None:
         """Keep the answer that would have been given."""
+        if self.trace is not None:
+            self.trace.answered(decision, status, attempt, self.record)
         seconds = monotonic() - self._began
         self.observation = Observation(
             decision, status, attempt, self.record, self.policy.route, self.scope["method"], seconds, mismatch, SHADOW

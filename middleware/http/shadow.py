@@ -174,6 +174,8 @@ class Observed:
             if held:
                 door.buffered.give_back(held)
         self._has_key = found is not None
+        if found is None and exchange.trace is not None:
+            exchange.trace.bypassed()
         return isinstance(found, Answer), found if isinstance(found, Answer) else None
 
     def _report(self) -> None:
@@ -215,7 +217,8 @@ class Observed:
 
 def shadow_of(door: HttpDoor) -> HttpDoor:
     """The door by which what is observed goes: its app answers with the copy of a response that there is."""
-    return replace(door, app=_copied, submit=_copied, observe=None, traces=None)
+    traces = None if door.traces is None else door.traces.observed()
+    return replace(door, app=_copied, submit=_copied, observe=None, traces=traces)
 
 
 async def _copied(scope: Scope, receive: Receive, send: Send) -> None:

@@ -155,7 +155,7 @@ class Search:
         if held.data is not None:
             yield "1 ms passes", lambda: self._pass(held, promises)
         for call in self._possible(held, promises):
-            yield f"{call.name} {call.attempt} {call.arguments}", lambda call=call: self._call(held, promises, call)  # type: ignore[misc]
+            yield f"{call.name} {call.attempt} {call.arguments}", lambda call=call: self._call(held, promises, call)  # type: ignore[misc]  # mypy does not infer a default of its own name
 
     def _possible(self, held: Held, promises: Promises) -> Iterator[Call]:
         world = self.world

@@ -128,13 +128,18 @@ def test_the_gateways_configuration_is_one(tmp_path: Any) -> None:
 def test_a_retry_gets_the_first_answer_from_either_gateway(edge: Edge, pair: Lost, ledger: Ledger) -> None:
     key = fresh_key()
     answers = [post(edge, key) for _ in range(6)]
+
+    def each_has_replayed() -> bool:
+        answers.append(post(edge, key))
+        return all(decided(gateway, "replayed") for gateway in pair.gateways)
+
+    wait_until(each_has_replayed, "a retry has come to either gateway, which Caddy draws")
     assert {answer.status_code for answer in answers} == {201}
     assert len({answer.content for answer in answers}) == 1
-    assert [answer.headers.get("idempotent-replayed") for answer in answers] == [None] + ["true"] * 5
+    assert [answer.headers.get("idempotent-replayed") for answer in answers] == [None] + ["true"] * (len(answers) - 1)
     (arrival,) = ledger.arrivals(key)
     assert arrival.value("x-forwarded-for") == "127.0.0.1, 127.0.0.1"  # the client's, and the edge's, which is trusted
     assert arrival.value("host") == f"127.0.0.1:{edge.port}"
-    assert all(decided(gateway, "replayed") for gateway in pair.gateways)
 
 
 def test_concurrent_duplicates_are_executed_once(edge: Edge, ledger: Ledger) -> None:

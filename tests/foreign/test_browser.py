@@ -19,6 +19,7 @@ import httpx
 import pytest
 
 from testing.caller import fresh_key
+from testing.chromium import FLAGS
 from testing.gateway import DEADLINE, Gateway
 from testing.ledger import Ledger, Reply
 from testing.servers import RedisServer, bound
@@ -26,20 +27,6 @@ from testing.waiting import wait_until
 from tests.foreign.conftest import HERE, fetched_or_skipped
 from tests.foreign.talking import Talking
 from tests.system.conftest import Start
-
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--disable-dev-shm-usage",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    # It would ask hosts of its maker's: nothing but this machine is to be found.
-    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost",
-]
 
 
 class Page(BaseHTTPRequestHandler):

@@ -15,26 +15,28 @@ RULES = Path(__file__).parent.parent.parent / "docs/deploy/alerts.yaml"
 _GROUPS: list[dict[str, Any]] = yaml.safe_load(RULES.read_text("utf-8"))["groups"]
 ALERTS: dict[str, dict[str, Any]] = {rule["alert"]: rule for group in _GROUPS for rule in group["rules"]}
 """The shipped alerts by name."""
-OF_PROCESSES, OF_ROLLOUTS, OF_CONSUMERS, OF_DATABASES = (
+OF_PROCESSES, OF_ROLLOUTS, OF_CERTIFICATES, OF_CONSUMERS, OF_DATABASES = (
     {rule["alert"] for group in _GROUPS for rule in group["rules"] if group["name"] == f"oncegate-{name}"}
-    for name in ("processes", "rollout", "consumers", "databases")
+    for name in ("processes", "rollout", "certificates", "consumers", "databases")
 )
-"""Those of all that Prometheus looks at, of what is observed, of workers and consumers in apps, of what waits in a database."""
-OF_GATEWAYS = set(ALERTS) - OF_PROCESSES - OF_ROLLOUTS - OF_CONSUMERS - OF_DATABASES
+"""Those of all that Prometheus looks at, of what is observed, of gateways that speak TLS, of workers and consumers in apps, of
+what waits in a database."""
+OF_GATEWAYS = set(ALERTS) - OF_PROCESSES - OF_ROLLOUTS - OF_CERTIFICATES - OF_CONSUMERS - OF_DATABASES
 INTERVAL = "250ms"
 _JOB = "payments"
 
 
 class Prometheus(FetchedServer):
     """Scrapes ``path`` of the gateway or worker at ``address``, ``host:port``, and evaluates the shipped rules, several times
-    a second.
+    a second. With ``ca``, the file of an authority's certificate, it does so by TLS.
     """
 
     binary = "prometheus"
     script = "prometheus"
 
-    def __init__(self, address: str, path: str = "/_oncegate/metrics") -> None:
+    def __init__(self, address: str, path: str = "/_oncegate/metrics", *, ca: Path | None = None) -> None:
         super().__init__()
+        self._scheme = {} if ca is None else {"scheme": "https", "tls_config": {"ca_file": str(ca)}}
         self._path = path
         self._address = address
 
@@ -44,7 +46,12 @@ class Prometheus(FetchedServer):
             "global": {"scrape_interval": INTERVAL, "scrape_timeout": INTERVAL, "evaluation_interval": INTERVAL},
             "rule_files": [str(RULES)],
             "scrape_configs": [
-                {"job_name": _JOB, "metrics_path": self._path, "static_configs": [{"targets": [self._address]}]}
+                {
+                    "job_name": _JOB,
+                    "metrics_path": self._path,
+                    "static_configs": [{"targets": [self._address]}],
+                    **self._scheme,
+                }
             ],
         }
         (self._folder / "prometheus.yml").write_text(yaml.safe_dump(configuration), "utf-8")

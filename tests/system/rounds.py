@@ -289,7 +289,7 @@ def forget(shop: Shop, draw: random.Random) -> None:
         # Its gateway's clock is apart from Redis's by a moment or by minutes, on either side.
         apart = draw.choice([0, 1, -1, draw.randint(-300_000, 300_000)])
         command = shop.command(f"order-{number}", {"amount": 5}, accepted_at_ms=entry_ms - apart)
-        shop.redis.xadd(shop.stream, command.fields(), f"{entry_ms}-{number + 1}")  # type: ignore[arg-type]
+        shop.redis.xadd(shop.stream, command.fields(), f"{entry_ms}-{number + 1}")  # type: ignore[arg-type]  # redis-py's types know no bytes as fields
     with engine.begin() as connection:
         for days in (30, 12, 8):
             connection.execute(

@@ -14,13 +14,14 @@ import pytest
 
 from oncegate.prometheus.families import FROM_THE_START
 from testing.caller import Caller, fresh_key, slug, until_answer
+from testing.certificates import Authority
 from testing.fetching import fetched
 from testing.gateway import Gateway
 from testing.ledger import Ledger, Reply
 from testing.servers import RedisServer
 from testing.waiting import until
 from tests.system.conftest import Start
-from tests.system.prometheus import ALERTS, OF_GATEWAYS, OF_PROCESSES, OF_ROLLOUTS, RULES, Prometheus
+from tests.system.prometheus import ALERTS, OF_CERTIFICATES, OF_GATEWAYS, OF_PROCESSES, OF_ROLLOUTS, RULES, Prometheus
 
 
 def test_the_shipped_rules_are_rules() -> None:
@@ -137,6 +138,33 @@ async def test_a_shadow_is_counted_from_its_first_day_on(start: Start, ledger: L
     with Prometheus("{}:{}".format(*one.address)) as prometheus:
         await until(lambda: prometheus.scrapes() >= 2, "the gateway is looked at")
         await asyncio.to_thread(prometheus.become_active, set[str]())
+
+
+async def test_a_certificate_that_ends_soon_is_found_until_another_one_is_read(
+    start: Start, ledger: Ledger, tmp_path: Path
+) -> None:
+    """The one that is shown counts, not the one in the file."""
+    authority = Authority(tmp_path)
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+
+    def renew(days: float) -> None:
+        new_cert, new_key = authority.issue(days=days)
+        new_cert.replace(cert)
+        new_key.replace(key)
+
+    renew(14.1)
+    (file := tmp_path / "oncegate.toml").write_text(f"tls_cert = '{cert}'\ntls_key = '{key}'\n")
+    gateway = start(ledger.url, workers=2, config=str(file), cache=f"sqlite:///{tmp_path}/records.db").ready()
+    with Prometheus("{}:{}".format(*gateway.address), ca=authority.ca) as prometheus:
+        await until(lambda: prometheus.scrapes() >= 2, "the gateway is looked at")
+        await asyncio.to_thread(prometheus.become_active, set[str]())
+        for count, days in enumerate([13.9, 90, 1], 1):
+            before = prometheus.active()
+            renew(days)
+            assert (await asyncio.to_thread(prometheus.evaluated), prometheus.active()) == (True, before)
+            os.kill(gateway.pid, signal.SIGHUP)
+            await until(lambda count=count: gateway.text().count('"reloaded: ') == count, "reloaded")  # type: ignore[misc]  # the loop's value is bound on purpose
+            await asyncio.to_thread(prometheus.become_active, OF_CERTIFICATES if days < 14 else set[str]())
 
 
 def total(prometheus: Prometheus, name: str) -> float:

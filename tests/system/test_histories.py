@@ -145,6 +145,18 @@ def test_a_history_that_an_order_explains_is_accepted(name: str) -> None:
     assert explain((GOOD | RETRIED)[name], terms)
 
 
+def test_who_waits_at_the_gateway_of_an_attempt_has_its_outcome_before_a_cache_that_is_away() -> None:
+    waited = [Answer(0, 3, "executed", b"a"), Answer(1, 3.1, "replayed", b"a"), Answer(4, 5, "in-flight")]
+    seen = [Execution(0.5, 2, 1, b"a")]
+    assert explain(History(waited, seen), Terms(lease=10, records_first=False))
+    for terms, answers in (
+        (TERMS, waited),
+        (Terms(lease=10, records_first=False), [*waited, Answer(3.2, 3.5, "replayed", b"a")]),
+    ):
+        with pytest.raises(Unexplained):
+            explain(History(answers, seen), terms)
+
+
 @pytest.mark.parametrize("name", BAD | BAD_RETRIES)
 def test_a_history_that_no_order_explains_is_refused(name: str) -> None:
     terms = TERMS if name in BAD else Terms(lease=10, retries_unknown=True)

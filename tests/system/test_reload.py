@@ -127,7 +127,7 @@ async def reloading(
         gateway = Gateway(folder / "log", upstream.url, cache, workers=workers, **settings)
         try:
             gateway.ready()
-            until_all_listen = lambda: gateway.text().count("listening on") >= workers  # noqa: E731
+            until_all_listen = lambda: gateway.text().count("listening on") >= workers  # noqa: E731 - shorter than a function, and its reason is its name
             await until(until_all_listen, "all workers listen")
             yield Reloading(gateway, file, upstream, workers)
         finally:
@@ -308,7 +308,7 @@ async def test_workers_that_are_killed_at_random_come_back_with_the_right_one(re
             line = await one.over()
             assert line.startswith("reloaded") or "no worker lives" in line
             deaths = number + 1
-            await until(lambda: one.gateway.text().count("listening on") >= 2 + deaths, "another worker")  # noqa: B023
+            await until(lambda: one.gateway.text().count("listening on") >= 2 + deaths, "another worker")  # noqa: B023 - awaited within its round
         if "no worker lives" in one.lines()[-1]:
             await one.reload(configuration("a"))
         async with clients(one.gateway.url) as client:

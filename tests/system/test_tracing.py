@@ -4,6 +4,8 @@ Rules of docs/contract.md: R4.38, R9.40, R9.41, R9.42.
 """
 
 import asyncio
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -21,8 +23,8 @@ from testing.command_line import ENVIRONMENT, invoke, run
 from testing.gateway import Gateway
 from testing.otlp import ReceivedSpan, Receiver
 from testing.servers import RedisServer, free_port
-from testing.upstreams import Upstream, answering, hanging, reset, resetting_after
-from testing.waiting import wait_until
+from testing.upstreams import Peer, Upstream, answering, hanging, reset, resetting_after
+from testing.waiting import until, wait_until
 
 OK = b"HTTP/1.1 201 Created\r\ncontent-length: 2\r\ncontent-type: text/plain\r\n\r\nok"
 KEY, TOKEN, BODY = "the-key-of-a-caller-4711", "a-token-nobody-may-see", '{"card":"4111111111111111"}'
@@ -101,6 +103,11 @@ def of_requests(received: Receiver, count: int) -> list[ReceivedSpan]:
     return found()
 
 
+def of_attempts(received: Receiver) -> list[ReceivedSpan]:
+    """The spans of attempts that have ended."""
+    return [span for span in received.spans() if (span.kind, span.name) == ("client", "POST")]
+
+
 async def test_a_replay_and_every_answer_by_a_record_lead_to_the_first_execution(
     start: Start, received: Receiver, tmp_path: Path
 ) -> None:
@@ -153,6 +160,44 @@ async def test_what_passes_and_what_has_no_key_goes_on_with_the_trace(start: Sta
         assert span.attributes["http.route"] == "/payments/*"
         assert span.attributes["http.response.status_code"] == 201
     assert "oncegate.decision" not in passed.attributes
+
+
+async def test_what_is_observed_has_its_own_span_with_what_would_have_been_decided(
+    start: Start, received: Receiver
+) -> None:
+    """No attempt of ours; and under enforcement later a replay leads to the execution that was observed."""
+    route = {"path": "/payments/*", "enforce": 0, "shadow": True}
+    caller = {**WHO, "traceparent": f"00-{TRACE}-{CALLER}-01"}
+    name = "POST /payments/*"
+    async with Upstream(answering(OK)) as upstream:
+        async with start(upstream.url, routes=[route]) as client:
+            for headers, body in ((caller, BODY), (WHO, BODY), (WHO, "another"), ({}, BODY)):
+                answer = await client.post("/payments/1", content=body, headers=headers)
+                assert "idempotency-key" not in answer.headers
+            observed = await asyncio.to_thread(received.named, name, 4)
+            sent = [str(request.value("traceparent")).rpartition("-")[0] for request in upstream.requests]
+        async with start(upstream.url, routes=[route | {"enforce": 100}]) as client:
+            assert (await client.post("/payments/1", content=BODY, headers=WHO)).headers[
+                "idempotent-replayed"
+            ] == "true"
+            replay = (await asyncio.to_thread(received.named, name, 5))[-1]
+    first = observed[0]
+    assert (first.trace_id, first.parent_id) == (TRACE, CALLER)
+    assert sent == [f"00-{span.trace_id}-{span.span_id}" for span in observed], "what is executed is below each"
+    own = [
+        {name: value for name, value in span.attributes.items() if name.startswith("oncegate.")} for span in observed
+    ]
+    record = own[0].get("oncegate.record")
+    assert record
+    common = {"oncegate.mode": "shadow", "oncegate.replayed": False, "oncegate.attempt": 1, "oncegate.record": record}
+    assert own[:3] == [common | {"oncegate.decision": decision} for decision in ("first", "replayed", "key-reused")]
+    assert own[3] == {"oncegate.mode": "shadow", "oncegate.decision": "bypass"}
+    assert [span.attributes["http.response.status_code"] for span in observed] == [201] * 4
+    assert [span.links for span in (*observed, replay)] == [(), (first.place,), (first.place,), (), (first.place,)]
+    calls = [(span.name, span.parent_id) for span in received.spans() if span.name in ("claim", "complete")]
+    claims = [("claim", span.span_id) for span in (*observed[:3], replay)]
+    assert sorted(calls) == sorted([*claims, ("complete", first.span_id)])
+    assert not of_attempts(received)
 
 
 async def test_the_span_of_a_websocket_is_that_of_its_handshake(start: Start, received: Receiver) -> None:
@@ -344,10 +389,80 @@ async def test_each_worker_of_several_sends_its_spans(
     assert len(of_requests(received, requests)) == requests
 
 
+async def test_tracing_goes_on_in_every_worker_after_a_reload(
+    received: Receiver, tmp_path: Path, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spans are named by the routes of the configuration in effect, and an attempt that has begun before has its end."""
+    for name, value in received.environment.items():
+        monkeypatch.setenv(name, value)
+    (file := tmp_path / "oncegate.toml").write_text("")
+    held = asyncio.Event()
+    sent = 0
+
+    async def behave(peer: Peer) -> None:
+        while True:
+            request = await peer.request()
+            if " /held " in request.line:
+                await held.wait()
+            await peer.send(OK)
+
+    async with Upstream(behave) as upstream:
+        settings: dict[str, Any] = {
+            "namespace": tmp_path.name,
+            "cache_timeout": 10,
+            "tracing": True,
+            "config": str(file),
+        }
+        gateway = Gateway(tmp_path / "gateway", upstream.url, redis_server.url, workers=2, **settings)
+
+        async def pay(path: str) -> None:
+            nonlocal sent
+            sent += 1
+            async with httpx.AsyncClient(base_url=gateway.url, timeout=60, verify=False) as client:
+                headers = {**WHO, "Idempotency-Key": f"key-{sent}"}
+                await client.get("/passes")
+                assert (await client.post(path, content=BODY, headers=headers)).status_code == 201
+
+        async def each_worker_serves(since: int) -> None:
+            pids = set(map(str, gateway.workers()))
+            served: set[str] = set()
+            while served < pids:
+                await pay("/payments/1")
+                served = {pid for pid in pids if f'"process": {pid}, "message": "first' in gateway.text()[since:]}
+
+        try:
+            await asyncio.to_thread(gateway.ready)
+            slow = asyncio.create_task(pay("/held"))
+            await upstream.received(2)
+            await each_worker_serves(0)
+            before = sent
+            for number in (1, 2):
+                file.write_text(f'[[routes]]\npath = "/payments/*"\nttl = {number * 3600}\n')
+                os.kill(gateway.pid, signal.SIGHUP)
+                await until(lambda count=number: gateway.text().count('"reloaded: ') == count, "reloaded")  # type: ignore[misc]  # the loop's value is bound on purpose
+            await each_worker_serves(len(gateway.text()))
+            held.set()
+            await slow
+            named = await asyncio.to_thread(received.named, "POST /payments/*", sent - before)
+            ours = await asyncio.to_thread(of_requests, received, sent)
+            await until(lambda: len(of_attempts(received)) == sent, "each attempt has its span")
+            passed = await asyncio.to_thread(received.named, "GET", sent)
+        finally:
+            held.set()
+            await asyncio.to_thread(gateway.end)
+    assert (len(named), len(ours)) == (sent - before, sent)
+    assert {span.attributes["http.route"] for span in named} == {"/payments/*"}
+    assert {span.parent_id for span in of_attempts(received)} == {span.span_id for span in ours}
+    traceparents = [str(request.value("traceparent")).rpartition("-")[0] for request in upstream.requests]
+    assert sorted(traceparents) == sorted(
+        f"00-{span.trace_id}-{span.span_id}" for span in (*passed, *of_attempts(received))
+    )
+
+
 _OFF = """
 import asyncio, sys
 from testing.served import served
-from testing.upstreams import Upstream, answering
+from testing.upstreams import Peer, Upstream, answering
 
 async def main():
     async with Upstream(answering(b"HTTP/1.1 200 OK\\r\\ncontent-length: 2\\r\\n\\r\\nok")) as upstream:

@@ -80,7 +80,7 @@ def test_a_dead_letter_can_be_discarded(shop: Shop) -> None:
     assert [each["command"] for each in document["discarded"]] == [shop.command("k2").command]
     assert [letter["key"] for letter in shop.letters()] == ["k3"]
     assert "no dead letter of" in oncegate(shop, "discard", first, code=1)
-    assert "Missing argument" in oncegate(shop, "discard", code=2)
+    assert "give ids, or --error GROUP" in oncegate(shop, "discard", code=2)
     assert shop.state("k1") == "failed"
 
 

@@ -11,7 +11,10 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 from oncegate.app.operators.audit import OPERATOR
+from oncegate.app.operators.audit_lines import AuditLines
+from oncegate.app.operators.pages import audit as audit_page
 from oncegate.app.operators.pages import commands, description, models
+from oncegate.app.operators.pages import decisions as decisions_page
 from oncegate.app.operators.pages import records as records_page
 from oncegate.app.operators.pages import reload as reload_page
 from oncegate.app.operators.pages.bearer import Bearer
@@ -22,6 +25,7 @@ from oncegate.app.operators.pages.reply import NO_TOKEN, REALM, Answers, documen
 from oncegate.app.operators.readiness import Readiness
 from oncegate.app.operators.records import NotARecord, Records
 from oncegate.app.operators.reloading import Reload
+from oncegate.app.telemetry.recent import RecentDecisions
 from oncegate.cache.errors import CacheError, RecordUnreadable
 from oncegate.middleware.http.asgi import App, BodyAgain, Message, Receive, Scope, Send, read_body
 from oncegate.middleware.http.cors import CrossOrigin
@@ -125,33 +129,52 @@ def create_app(
     statuses: CommandStatuses | None = None,
     streams: "Mapping[str, OpenCommands] | None" = None,
     reload: Reload | None = None,
+    audit: AuditLines | None = None,
+    recent: RecentDecisions | None = None,
     cors: CrossOrigin | None = None,
     guarded: frozenset[str] = frozenset(FOR_OPERATORS),
+    console: App | None = None,
+    unshown: frozenset[bytes] = frozenset(),
 ) -> FastAPI:
     """The app, whose paths begin behind the prefix.
 
     ``metrics`` formats them as an ``Accept`` header asks; ``policy`` makes what is published about keys. Where ``records``,
-    ``statuses``, ``streams`` or ``reload`` are not given, their paths don't exist; without ``operators`` only statuses may.
-    ``cors`` says which scripts may read commands' statuses; ``guarded`` are the paths that need an operator's token.
+    ``statuses``, ``streams``, ``reload``, ``audit`` or ``recent`` are not given, their paths don't exist; without ``operators``
+    only statuses may.
+    ``cors`` says which scripts may read commands' statuses; ``guarded`` are the paths that need an operator's token. ``console``
+    answers what is below ``console``, and browsers at the prefix itself. What stands in one of the headers ``unshown`` is no
+    request's id.
     """
     app = FastAPI(
         openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False, exception_handlers=_EXCEPTION_HANDLERS
     )
     app.state.readiness, app.state.metrics, app.state.policy = readiness, metrics, policy
+    app.state.unshown = unshown
     app.state.records, app.state.statuses, app.state.streams, app.state.reload = records, statuses, streams, reload
+    app.state.audit, app.state.recent = audit, recent
     for each in routers(
         statuses=statuses is not None,
         records=operators is not None and records is not None,
         dead_letters=operators is not None and bool(streams),
         reload=operators is not None and reload is not None,
+        audit=operators is not None and audit is not None,
+        decisions=operators is not None and recent is not None,
     ):
         app.include_router(each)
-    app.add_middleware(_BeforeRoutes, operators=operators, statuses=statuses, cors=cors, guarded=guarded)
+    app.add_middleware(
+        _BeforeRoutes, operators=operators, statuses=statuses, cors=cors, guarded=guarded, console=console
+    )
     return app
 
 
 def routers(
-    *, statuses: bool = True, records: bool = True, dead_letters: bool = True, reload: bool = True
+    *,
+    statuses: bool = True,
+    records: bool = True,
+    dead_letters: bool = True,
+    reload: bool = True,
+    audit: bool = True,
+    decisions: bool = True,
 ) -> list[APIRouter]:
     """The routers of all operations, or without those that a gateway does not have."""
     found = [router, problem_pages]
@@ -161,8 +184,13 @@ def routers(
         found.append(records_page.router)
     if dead_letters:
         from oncegate.app.operators.pages.dead_letters import router as letters  # loads redis-py's client
+        from oncegate.app.operators.pages.streams import router as streams
 
-        found.append(letters)
+        found += [letters, streams]
+    if audit:
+        found.append(audit_page.router)
+    if decisions:
+        found.append(decisions_page.router)
     if reload:
         found.append(reload_page.router)
     return found
@@ -187,12 +215,14 @@ class _BeforeRoutes:
         statuses: CommandStatuses | None,
         cors: CrossOrigin | None,
         guarded: frozenset[str],
+        console: App | None,
     ) -> None:
         self._app = app
         self._operators = operators
         self._statuses = statuses
         self._cors = cors
         self._guarded = guarded
+        self._console = console
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         name = scope["path"].split("/")[1]
@@ -202,6 +232,8 @@ class _BeforeRoutes:
             await problem(401, _NOBODY, headers={"www-authenticate": REALM})(scope, receive, send)
         elif name == "commands" and self._statuses is not None and self._cors is not None:
             await self._for_scripts(self._cors, self._statuses, scope, receive, send)
+        elif self._console is not None and (name == "console" or (not name and _wants_page(scope))):
+            await self._console(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
@@ -245,6 +277,11 @@ class _BeforeRoutes:
             await send(message)
 
         await self._app(scope, receive, reply)
+
+
+def _wants_page(scope: Scope) -> bool:
+    """Whether a request is a browser's for a page: its Accept names HTML."""
+    return any(name == b"accept" and b"text/html" in value.lower() for name, value in scope["headers"])
 
 
 async def _refused(_: Request, error: HTTPException) -> Response:

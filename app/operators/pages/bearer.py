@@ -26,10 +26,16 @@ class Bearer:
 
     def brought(self, scope: Scope) -> AdminToken | None:
         """The token of ours that a request carries, in its only Authorization header."""
-        made = digest(_bearer_token(scope) or b"")
+        given = _bearer_token(scope)
+        known = self.known(given or b"")
+        return None if given is None else known
+
+    def known(self, token: bytes) -> AdminToken | None:
+        """The one of ours that ``token`` is."""
+        made = digest(token)
         # Compared with each of them, so that the time taken reveals nothing.
-        same = [token for token in self._tokens if hmac.compare_digest(made, token.digest)]
-        return same[0] if same and _bearer_token(scope) is not None else None
+        same = [each for each in self._tokens if hmac.compare_digest(made, each.digest)]
+        return same[0] if same else None
 
     def refuse_guess(self, scope: Scope) -> None:
         """`refuse` a request, where it carries a bearer token: it shows nothing, to a caller or to an operator."""

@@ -14,9 +14,21 @@ import orjson
 from pydantic import BaseModel, ValidationError
 
 from oncegate.app.operators.audit import Author
-from oncegate.app.operators.pages.models import PolicyShape, RecordIds, RecordList, ReloadedShape, Resolved, WholeRecord
+from oncegate.app.operators.newest import Chosen
+from oncegate.app.operators.pages.models import (
+    AuditList,
+    DecisionList,
+    NewestRecords,
+    PolicyShape,
+    RecordIds,
+    RecordList,
+    ReloadedShape,
+    Resolved,
+    WholeRecord,
+)
 from oncegate.app.operators.records import NotARecord
 from oncegate.cache.transitions import Resolution, ResolveRequest
+from oncegate.middleware.outcome.responses import now_ms
 
 SECONDS = 30.0
 """The time-out for a gateway's whole answer."""
@@ -63,6 +75,15 @@ class RemoteGateway:
         """Have it read its configuration anew. Raises `GatewayError` where it doesn't, or nothing was changed."""
         return self._document("POST", "reload/", ReloadedShape)
 
+    async def audit(self, *, limit: int, operator: str | None) -> dict[str, Any]:
+        """See `oncegate.app.operators.audit_lines.AuditLines.listing`. Raises `GatewayError`."""
+        query = {"limit": str(limit)} | ({} if operator is None else {"operator": operator})
+        return self._document("GET", "audit/?" + urlencode(query), AuditList)
+
+    async def decisions(self, minutes: int) -> dict[str, Any]:
+        """What it answered in the last ``minutes``. Raises `GatewayError`."""
+        return self._document("GET", f"decisions/?minutes={minutes}", DecisionList)
+
     async def policy(self) -> dict[str, Any]:
         """The rules that it publishes. Raises `GatewayError`."""
         return self._document("GET", "policy", PolicyShape)
@@ -71,6 +92,20 @@ class RemoteGateway:
         """See `Records`."""
         query = {"cursor": cursor, "limit": str(limit), **({"state": state} if state else {})}
         return self._fetch("GET", "?" + urlencode(query), RecordList)
+
+    async def newest(self, chosen: Chosen, *, cursor: str, limit: int, most: int) -> dict[str, Any]:
+        """See `oncegate.app.operators.newest.newest`."""
+        query: list[tuple[str, str]] = [
+            ("order", "newest"),
+            ("cursor", cursor),
+            ("limit", str(limit)),
+            ("scan", str(most)),
+        ]
+        query += [(name, text) for name, text in (("state", chosen.state), ("route", chosen.route)) if text is not None]
+        query += [("caller", digest) for digest in sorted(chosen.callers or ())]
+        if chosen.since_ms:
+            query.append(("since", str(max(1.0, (now_ms() - chosen.since_ms) / 1000))))
+        return self._fetch("GET", "?" + urlencode(query), NewestRecords)
 
     async def show(self, identifier: str) -> dict[str, Any] | None:
         """See `Records`."""

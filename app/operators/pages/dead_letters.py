@@ -5,17 +5,33 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, HTTPException, Path, Query, Request, Response
 
+from oncegate.app.operators.audit import Author
+from oncegate.app.operators.audit_lines import AuditLines
 from oncegate.app.operators.dead_letters import Commands, NotAnId, OpenCommands
+from oncegate.app.operators.letter_groups import MOST_SCANNED, by_error, discard_group, retry_group
 from oncegate.app.operators.pages.models import (
     Change,
     CommandShape,
     DeadLetterList,
     DiscardedList,
+    GroupChanged,
+    LetterGroupId,
+    LetterGroupList,
     Missing,
     RetriedList,
 )
 from oncegate.app.operators.pages.records import author_of
-from oncegate.app.operators.pages.reply import LARGE, NO_CACHE, NO_TOKEN, READS_ONLY, SLOW, WRONG, answer, document
+from oncegate.app.operators.pages.reply import (
+    LARGE,
+    NO_CACHE,
+    NO_STREAM,
+    NO_TOKEN,
+    READS_ONLY,
+    SLOW,
+    WRONG,
+    answer,
+    document,
+)
 from oncegate.cache.redis.streams.entry_id import ENTRY_ID
 
 router = APIRouter(prefix="/dead-letters", tags=["operators"], responses=WRONG | NO_TOKEN | NO_CACHE)
@@ -24,6 +40,7 @@ _NO_LETTER = "no dead letter of this id"
 _GONE_CONSUMER = "its consumer reads the stream no more: start its worker first"
 _ABSENT = answer(404, "There is no such command, or no dead letter of it.")
 _UNREAD = answer(409, "It is left where it is: its consumer reads the stream no more. Start its worker first.")
+_OF_A_GROUP = READS_ONLY | NO_STREAM | SLOW | LARGE
 _OF_A_CHANGE = READS_ONLY | _ABSENT | SLOW | LARGE
 
 
@@ -47,7 +64,7 @@ Identifier = Annotated[str, Path(alias="id", description="Of a command, of its e
     "/",
     response_model=DeadLetterList,
     response_description="The oldest first.",
-    responses=answer(404, "No route of this gateway is asynchronous."),
+    responses=NO_STREAM,
 )
 async def list_dead_letters(
     commands: Ours,
@@ -58,6 +75,69 @@ async def list_dead_letters(
     if after and not ENTRY_ID.fullmatch(after):
         raise NotAnId("after takes the id of a dead letter: 1795281703248-0")
     return document(await commands.listing(after=after, limit=limit))
+
+
+@router.get(
+    "/errors",
+    response_model=LetterGroupList,
+    response_description="The largest groups first.",
+    responses=NO_STREAM,
+)
+async def group_dead_letters(
+    commands: Ours,
+    scan: Annotated[
+        int, Query(ge=1, le=100_000, description="How many are looked at, from the newest on.")
+    ] = MOST_SCANNED,
+) -> Response:
+    """What were commands given up for? By error: those that differ in numbers and ids alone are one group."""
+    return document(await by_error(commands, most=scan))
+
+
+Group = Annotated[LetterGroupId, Path(description="As errors names it")]
+
+
+@router.post(
+    "/errors/{group}/retry",
+    response_model=GroupChanged,
+    response_description="They are done.",
+    responses=_OF_A_GROUP,
+)
+async def retry_group_of_dead_letters(
+    request: Request,
+    commands: Ours,
+    group: Group,
+    given: Change = Change(),  # noqa: B008  # frozen
+) -> Response:
+    """Have all commands of a group processed again, 1,000 at most; the newest first."""
+    author = author_of(request, given.reason)
+    return await _changed(request, commands, group, author, "retried", await retry_group(commands, group, author))
+
+
+@router.post(
+    "/errors/{group}/discard",
+    response_model=GroupChanged,
+    response_description="They are gone.",
+    responses=_OF_A_GROUP,
+)
+async def discard_group_of_dead_letters(
+    request: Request,
+    commands: Ours,
+    group: Group,
+    given: Change = Change(),  # noqa: B008  # frozen
+) -> Response:
+    """Take all dead letters of a group away for good, 1,000 at most."""
+    author = author_of(request, given.reason)
+    return await _changed(request, commands, group, author, "discarded", await discard_group(commands, group))
+
+
+async def _changed(
+    request: Request, commands: Commands, group: str, author: Author, done: str, changed: dict[str, int | bool]
+) -> Response:
+    if changed["changed"]:
+        audit: AuditLines = request.app.state.audit
+        what = f"{changed['changed']} dead letters of stream {commands.stream.name} with error {group}"
+        await audit.report(author, what, done)
+    return document(changed)
 
 
 @router.get(
@@ -90,7 +170,8 @@ async def retry_dead_letter(
     retried, unread = ([each for one in done for each in one[name]] for name in ("retried", "unread"))
     if not retried:
         raise HTTPException(409, _GONE_CONSUMER) if unread else HTTPException(404, _NO_LETTER)
-    author.report(f"dead letters of {identifier}", "retried")
+    audit: AuditLines = request.app.state.audit
+    await audit.report(author, f"dead letters of {identifier}", "retried")
     return document({"retried": retried, "unread": unread})
 
 
@@ -107,5 +188,6 @@ async def discard_dead_letter(
     discarded = await commands.discard(await commands.find(identifier))
     if not discarded:
         raise HTTPException(404, _NO_LETTER)
-    author_of(request, given.reason).report(f"dead letters of {identifier}", "discarded")
+    audit: AuditLines = request.app.state.audit
+    await audit.report(author_of(request, given.reason), f"dead letters of {identifier}", "discarded")
     return document({"discarded": discarded})

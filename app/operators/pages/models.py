@@ -10,6 +10,8 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstrai
 from pydantic.json_schema import SkipJsonSchema
 
 from oncegate.app.operators.audit import MOST_REASON, REASON
+from oncegate.app.operators.letter_group import GROUP
+from oncegate.app.operators.newest import CALLER_DIGEST
 from oncegate.app.operators.records import MOST_SECONDS
 from oncegate.cache.redis.streams.entry_id import ENTRY_ID
 from oncegate.middleware.rules.key import RECORD_ID
@@ -19,6 +21,7 @@ State = Literal["in-flight", "succeeded", "failed", "unknown"]
 PATTERN: dict[str, Any] = {"pattern": f"^{RECORD_ID.pattern}$"}
 """The form of a record's id: described, and checked where the record is looked for, which says what is wrong in better words."""
 RecordId = Annotated[str, Field(pattern=PATTERN["pattern"])]
+CallerDigest = Annotated[str, Field(pattern=f"^{CALLER_DIGEST.pattern}$")]
 Position = Annotated[str, Field(pattern=f"^{ENTRY_ID.pattern}$")]
 Sequence = Annotated[int, Field(ge=1)]
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{12}$")]
@@ -162,6 +165,13 @@ class OriginalResult(_Sent):
     completed_at: AwareDatetime | None = None
 
 
+RequestId = Annotated[
+    str,
+    StringConstraints(pattern="^[A-Za-z0-9._-]{1,128}$"),
+    Field(description="The id of this request, as in X-Request-Id and in logs"),
+]
+
+
 class Problem(BaseModel):
     """A problem (RFC 9457) that the gateway answers with in the upstream's place."""
 
@@ -176,9 +186,7 @@ class Problem(BaseModel):
     error: ErrorMember
     idempotency_key: Annotated[str, Field(min_length=1, max_length=255)] | Missing = None
     record: RecordId | Missing = Field(default=None, description="An id that logs carry too")
-    request_id: Annotated[str, StringConstraints(pattern="^[A-Za-z0-9._-]{1,128}$")] = Field(
-        description="The id of this request, as in X-Request-Id and in logs"
-    )
+    request_id: RequestId
     original_result: OriginalResult | Missing = None
     original_trace_id: Annotated[str, Field(pattern="^[0-9a-f]{32}$")] | Missing = Field(
         default=None, description="The trace of the first execution, where that is known"
@@ -209,6 +217,7 @@ class OperationProblem(_Sent):
     status: Literal[400, 401, 403, 404, 405, 408, 409, 413, 500, 503]
     detail: str | Missing = None
     error: ErrorMember
+    request_id: RequestId
     resolution: Literal["absent", "in-flight", "settled", "other-attempt"] | Missing = Field(
         default=None, description="Why nothing was written"
     )
@@ -293,6 +302,19 @@ class WholeRecord(RecordShape):
 class RecordList(_Sent):
     records: list[RecordShape | UnreadableRecord]
     cursor: str
+    scanned: int | Missing = Field(default=None, description="Of the newest: how many were looked at")
+    complete: bool | Missing = Field(default=None, description="Of the newest: whether those were all that there are")
+    counts: dict[str, int] | Missing = Field(
+        default=None, description="Of the newest: how many of those looked at are chosen, by state, in whatever state"
+    )
+
+
+class NewestRecords(RecordList):
+    """The same, where the newest were wanted."""
+
+    scanned: int
+    complete: bool
+    counts: dict[str, int]
 
 
 class RecordIds(_Sent):
@@ -303,6 +325,36 @@ class Resolved(_Sent):
     id: RecordId
     resolution: Literal["resolved"]
     state: Literal["absent", "succeeded", "failed"]
+
+
+class AuditLine(_Sent):
+    at: AwareDatetime | None
+    operator: str = Field(description="The token's name, or user@host; empty for a token without a name")
+    what: str
+    done: str
+    reason: str
+    process: str = Field(description="The host and process that did it")
+
+
+class AuditList(_Sent):
+    lines: list[AuditLine]
+    kept: int = Field(description="How many are kept: the last 1,000, until 30 days after the last one")
+
+
+class DecidedShape(_Sent):
+    route: str = Field(description="The pattern, * for the default one")
+    decision: str = Field(description="As in oncegate_requests_total")
+    mode: Literal["enforced", "shadow"]
+    count: int
+
+
+class DecisionList(_Sent):
+    since: AwareDatetime
+    seconds: float = Field(
+        description="How long that is ago: up to a minute more, or less where it has not run for so long"
+    )
+    process: str = Field(description="The host and process that answers")
+    decisions: list[DecidedShape]
 
 
 class ReloadedShape(_Sent):
@@ -402,6 +454,63 @@ class Discarded(_Sent):
 
 class Retried(Discarded):
     entry: Position = Field(description="Its id in the stream, from now on")
+
+
+class StreamWorker(_Sent):
+    name: str
+    pending: int = Field(description="Entries that it holds")
+    silent_for: float = Field(description="Seconds since it last spoke to Redis")
+
+
+class StreamGroup(_Sent):
+    name: str = Field(description="The consumer")
+    lag: int | None = Field(description="Entries that it has not read; null: Redis can't tell")
+    pending: int = Field(description="Read, and not acknowledged")
+    oldest_at: AwareDatetime | None = Field(description="When the oldest was added that it has not done with")
+    workers: list[StreamWorker] = Field(description="At most 100, those that hold most first")
+    more_workers: int
+
+
+class StreamShape(_Sent):
+    stream: str
+    consumer: str = Field(description="The consumer that the routes of this gateway name")
+    length: int = Field(description="All entries, those included that no consumer needs any more")
+    oldest_at: AwareDatetime | None = Field(description="When the oldest of them was added")
+    dead: int
+    trimmed: int = Field(description="Dead letters that were too many or too old, and are gone")
+    groups: list[StreamGroup] = Field(description="None: nobody has begun to read it")
+
+
+class StreamList(_Sent):
+    streams: list[StreamShape]
+
+
+LetterGroupId = Annotated[str, Field(pattern=f"^{GROUP.pattern}$")]
+
+
+class LetterGroupShape(_Sent):
+    group: LetterGroupId
+    reason: str
+    error_type: str | None
+    error: str | None = Field(description="Its first line, in which numbers and ids are #")
+    count: int
+    newest_at: AwareDatetime | None
+    oldest_at: AwareDatetime | None
+    example: Position = Field(description="The newest of its dead letters")
+    routes: list[str] = Field(description="At most five")
+
+
+class LetterGroupList(_Sent):
+    groups: list[LetterGroupShape] = Field(description="At most 100, the largest first")
+    scanned: int = Field(description="How many dead letters were looked at, from the newest on")
+    complete: bool = Field(description="Whether those were all")
+    others: int = Field(description="Letters in groups that are not among these")
+
+
+class GroupChanged(_Sent):
+    changed: int
+    unread: int = Field(description="Those that stay: their consumer reads the stream no more")
+    more: bool = Field(description="Whether there may be more of the group: an answer changes 1,000 at most")
 
 
 class RetriedList(_Sent):

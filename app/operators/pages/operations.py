@@ -14,7 +14,7 @@ from oncegate.app.settings.gateway import PublicPage
 from oncegate.middleware.http.asgi import App, Message, Receive, Scope, Send, respond
 from oncegate.middleware.outcome.responses import date
 
-FOR_OPERATORS = ("records", "dead-letters", "reload")
+FOR_OPERATORS = ("records", "dead-letters", "streams", "audit", "decisions", "reload")
 """The paths that always need an operator's token. They end with a slash."""
 CHOSEN: dict[PublicPage, tuple[str, ...]] = {
     "metrics": ("metrics",),
@@ -22,7 +22,7 @@ CHOSEN: dict[PublicPage, tuple[str, ...]] = {
     "docs": ("docs", "openapi.json"),
 }
 """The paths that are for operators unless they are opened, by the setting ``public``."""
-PUBLIC = frozenset({"", "healthz", "readyz", "commands", "problems"})
+PUBLIC = frozenset({"healthz", "readyz", "commands", "problems"})
 """The paths that everybody gets on the main port, whatever is set."""
 
 
@@ -37,7 +37,8 @@ def guarded(public: Collection[PublicPage], own_port: int) -> frozenset[str]:
     return frozenset((*FOR_OPERATORS, *chosen)) - opened(public)
 
 
-_NOWHERE = "/"
+_NOWHERE = "/-"
+"""Where nothing is."""
 _NO_STORE = (b"cache-control", b"no-store")
 
 
@@ -93,7 +94,7 @@ class Operations:
         """Below the prefix; slashes at its end don't count."""
         path: str = scope["path"]
         if not path.startswith(self._prefix):
-            return _NOWHERE
+            return "/" if path == "/" else _NOWHERE
         name = path.removeprefix(self._prefix).strip("/")
         private = not self._own_port or (scope["server"] and scope["server"][1] == self._own_port)
         if not private and name.partition("/")[0] not in self._opened:

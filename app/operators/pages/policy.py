@@ -16,13 +16,20 @@ DRAFT = "draft-ietf-httpapi-idempotency-key-header-07"
 
 
 def published(routes: Sequence[tuple[Policy, Sequence[str]]], digest: str, has_matched: Callable[[int], bool]) -> bytes:
-    """The policy as JSON: each route's rules with its methods, in the order in which they are tried. Times are in seconds.
+    """The policy as JSON."""
+    return orjson.dumps(policy_document(routes, digest, has_matched), option=orjson.OPT_INDENT_2)
+
+
+def policy_document(
+    routes: Sequence[tuple[Policy, Sequence[str]]], digest: str, has_matched: Callable[[int], bool]
+) -> dict[str, Any]:
+    """The policy: each route's rules with its methods, in the order in which they are tried. Times are in seconds.
 
     ``digest`` is the configuration's. The last route is for all other paths; of those before it ``has_matched`` says, by their
     numbers, whether a request has come.
     """
     *before, default = (_route(policy, methods) for policy, methods in routes)
-    members = {
+    return {
         "specification": DRAFT,
         "gateway": f"oncegate {__version__}",
         "configuration": digest,
@@ -33,7 +40,6 @@ def published(routes: Sequence[tuple[Policy, Sequence[str]]], digest: str, has_m
         },
         "routes": [*({**route, "matched": has_matched(number)} for number, route in enumerate(before)), default],
     }
-    return orjson.dumps(members, option=orjson.OPT_INDENT_2)
 
 
 def _route(policy: Policy, methods: Sequence[str]) -> dict[str, Any]:

@@ -4,11 +4,13 @@ What is secret is in the body of a POST, since URLs are logged on the way.
 """
 
 from base64 import b64decode
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, HTTPException, Path, Query, Request, Response
 
-from oncegate.app.operators.audit import OPERATOR, Author, resolved
+from oncegate.app.operators.audit import OPERATOR, Author
+from oncegate.app.operators.audit_lines import AuditLines
+from oncegate.app.operators.newest import MOST_SCANNED, Chosen, newest
 from oncegate.app.operators.pages import models
 from oncegate.app.operators.pages.reply import (
     ABSENT,
@@ -23,9 +25,11 @@ from oncegate.app.operators.pages.reply import (
     document,
     problem,
 )
-from oncegate.app.operators.records import WHY_NOT, NotARecord, Records, resolution
+from oncegate.app.operators.records import MOST_LISTED, MOST_SECONDS, WHY_NOT, NotARecord, Records, resolution
+from oncegate.app.operators.resolving import resolve_and_report
 from oncegate.cache.record import State
 from oncegate.cache.transitions import Resolution, ResolveRequest
+from oncegate.middleware.outcome.responses import now_ms
 
 router = APIRouter(prefix="/records", tags=["operators"], responses=WRONG | NO_TOKEN | NO_CACHE)
 
@@ -47,16 +51,41 @@ _OF_A_RESOLUTION = READS_ONLY | ABSENT | _NOT_WRITTEN | _OF_A_BODY | DAMAGED
 @router.get(
     "/",
     response_model=models.RecordList,
-    response_description="Some, in no order. They go on where cursor is not empty.",
+    response_description="Some, in no order, or the newest. They go on where cursor is not empty.",
 )
 async def list_records(
     records: Ours,
     state: Annotated[models.State | models.Missing, Query(description="Only those that read so.")] = None,
     limit: Annotated[int, Query(ge=0, le=99999, description="About how many; at most 1000.")] = 100,
     cursor: Annotated[str, Query(description="Where an earlier list ended.")] = "",
+    order: Annotated[
+        Literal["newest"] | models.Missing, Query(description="The newest first. So are those by the next three.")
+    ] = None,
+    since: Annotated[
+        float | models.Missing, Query(gt=0, le=MOST_SECONDS, description="Only those that began so many seconds ago.")
+    ] = None,
+    route: Annotated[
+        str | models.Missing, Query(max_length=1000, description="Only those of this route; * is the default one.")
+    ] = None,
+    caller: Annotated[
+        list[models.CallerDigest] | models.Missing,
+        Query(description="Only those of a caller, by its digest: what a record's id has behind the colon."),
+    ] = None,
+    scan: Annotated[
+        int,
+        Query(ge=1, le=100_000, description="For the newest: about how many records are looked at for one answer."),
+    ] = MOST_SCANNED,
 ) -> Response:
-    """Which records are there?"""
-    return document(await records.listing(state, cursor=cursor, limit=limit))
+    """Which records are there?
+
+    No cache keeps them in the order of their time. So the newest are those among as many as one answer looks at (scan): where
+    complete is false there are others, behind cursor, which may be newer.
+    """
+    if (order, since, route, caller) == (None, None, None, None):
+        return document(await records.listing(state, cursor=cursor, limit=limit))
+    since_ms = 0 if since is None else max(1, now_ms() - round(since * 1000))
+    chosen = Chosen(state, None if caller is None else frozenset(caller), route, since_ms)
+    return document(await newest(records, chosen, cursor=cursor, limit=max(1, min(limit, MOST_LISTED)), most=scan))
 
 
 @router.post(
@@ -89,19 +118,18 @@ async def show_record(records: Ours, identifier: Identifier) -> Response:
 )
 async def release_record(
     request: Request,
-    records: Ours,
     identifier: Identifier,
     given: models.Release = models.Release(),  # noqa: B008  # frozen
 ) -> Response:
     """It was not executed: set its key free."""
     release = ResolveRequest(None, force=given.force, attempt=given.attempt)
-    return await _write(records, identifier, release, author_of(request, given.reason))
+    return await _write(request, identifier, release, given.reason)
 
 
 @router.post(
     "/{id}/resolve", response_model=models.Resolved, response_description="It is done.", responses=_OF_A_RESOLUTION
 )
-async def resolve_record(request: Request, records: Ours, identifier: Identifier, given: models.Outcome) -> Response:
+async def resolve_record(request: Request, identifier: Identifier, given: models.Outcome) -> Response:
     """It was executed: retries get this answer from now on."""
     resolve = resolution(
         State(given.outcome),
@@ -112,7 +140,7 @@ async def resolve_record(request: Request, records: Ours, identifier: Identifier
         force=given.force,
         attempt=given.attempt,
     )
-    return await _write(records, identifier, resolve, author_of(request, given.reason))
+    return await _write(request, identifier, resolve, given.reason)
 
 
 def author_of(request: Request, reason: str) -> Author:
@@ -120,11 +148,12 @@ def author_of(request: Request, reason: str) -> Author:
     return Author(request.scope.get(OPERATOR, ""), reason)
 
 
-async def _write(records: Records, identifier: str, resolve: ResolveRequest, author: Author) -> Response:
-    done = await records.resolve(identifier, resolve, author)
+async def _write(request: Request, identifier: str, resolve: ResolveRequest, reason: str) -> Response:
+    records: Records = request.app.state.records
+    audit: AuditLines | None = request.app.state.audit
+    done = await resolve_and_report(records, audit, identifier, resolve, author_of(request, reason))
     if done is not Resolution.RESOLVED:
         return _not_written(done)
-    author.report(f"record {identifier}", resolved(resolve))
     to = resolve.state.value if resolve.state else "absent"
     return document({"id": identifier, "resolution": done.value, "state": to})
 

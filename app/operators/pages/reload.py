@@ -3,6 +3,7 @@
 from fastapi import APIRouter, Request, Response
 
 from oncegate.app.operators.audit import OPERATOR, Author
+from oncegate.app.operators.audit_lines import AuditLines
 from oncegate.app.operators.pages.models import ReloadedShape
 from oncegate.app.operators.pages.reply import LARGE, NO_TOKEN, READS_ONLY, SLOW, answer, document, problem
 from oncegate.app.operators.reloading import Reload
@@ -22,7 +23,8 @@ async def reload_configuration(request: Request) -> Response:
     reload: Reload = request.app.state.reload
     reloaded = await reload()
     done = "not reloaded" if reloaded.refusal else "reloaded"
-    Author(request.scope[OPERATOR]).report(f"configuration {reloaded.digest}", done)
+    audit: AuditLines = request.app.state.audit
+    await audit.report(Author(request.scope[OPERATOR]), f"configuration {reloaded.digest}", done)
     if reloaded.refusal:
         return problem(409, reloaded.refusal, "Not Reloaded")
     return document({"configuration": reloaded.digest, "after_restart": list(reloaded.wait)})

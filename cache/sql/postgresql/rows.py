@@ -1,7 +1,7 @@
 """`Rows` in PostgreSQL, for one event loop: two connections, and a sweep of what is gone."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from oncegate.cache.errors import CacheUnavailable, CacheUnsupported
@@ -67,6 +67,15 @@ class PostgresRows:
         async def look(connection: Any) -> tuple[Row, int] | None:
             found = await connection.fetchrow(statements.PART, key, most)
             return None if found is None else (Row(found["data"], found["ends_ms"], found["now_ms"]), found["size"])
+
+        return await self.look(look)
+
+    async def read_all(self, keys: Sequence[str], most: int) -> dict[str, tuple[Row, int]]:
+        """See `Rows`."""
+
+        async def look(connection: Any) -> dict[str, tuple[Row, int]]:
+            found = await connection.fetch(statements.PARTS, list(keys), most)
+            return {row["key"]: (Row(row["data"], row["ends_ms"], row["now_ms"]), row["size"]) for row in found}
 
         return await self.look(look)
 

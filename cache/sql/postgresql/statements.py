@@ -80,6 +80,12 @@ SELECT CASE WHEN $2::integer = 0 THEN data ELSE substr(data, 1, $2::integer) END
     {NOW} AS now_ms
 FROM oncegate_records WHERE key = $1::text AND ends_ms > {NOW}"""
 
+PARTS: Final = f"""\
+SELECT r.key, CASE WHEN $2::integer = 0 THEN r.data ELSE substr(r.data, 1, $2::integer) END AS data, length(r.data) AS size,
+    r.ends_ms, {NOW} AS now_ms
+FROM unnest($1::text[]) AS g (key)
+JOIN LATERAL (SELECT key, data, ends_ms FROM oncegate_records WHERE key = g.key OFFSET 0) r ON r.ends_ms > {NOW}"""
+
 SCAN: Final = f"""\
 SELECT key, ends_ms > {NOW} AS lives FROM oncegate_records
 WHERE key > $1::text AND key >= $2::text AND key < $3::text ORDER BY key LIMIT $4::integer"""

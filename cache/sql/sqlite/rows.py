@@ -2,7 +2,7 @@
 
 import asyncio
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
@@ -93,6 +93,15 @@ class SqliteRows:
             if found is None or found[2] <= now_ms:
                 return None
             return Row(found[0], found[2], now_ms), found[1]
+
+        return await self._look(look)
+
+    async def read_all(self, keys: Sequence[str], most: int) -> dict[str, tuple[Row, int]]:
+        """See `Rows`."""
+
+        def look(connection: sqlite3.Connection, now_ms: int) -> dict[str, tuple[Row, int]]:
+            found = [(key, connection.execute(_PART, (most or -1, key)).fetchone()) for key in keys]
+            return {key: (Row(row[0], row[2], now_ms), row[1]) for key, row in found if row and row[2] > now_ms}
 
         return await self._look(look)
 

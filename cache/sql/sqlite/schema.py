@@ -66,7 +66,10 @@ def prepare(address: SqliteAddress) -> None:
         raise CacheUnsupported(f"this Python has SQLite {sqlite3.sqlite_version}: records need {least} or newer")
     folder = address.path.parent
     if not folder.is_dir():
-        raise CacheUnsupported(f"{folder} is no folder: make it, or name another one in the cache's URL")
+        raise CacheUnsupported(
+            f"{folder} is no folder: make it, or name another one in the cache's URL (sqlite:/// and a path from here, or "
+            "sqlite:////var/lib/records.db)"
+        )
     if not os.access(folder, os.W_OK | os.X_OK):
         raise CacheUnsupported(
             f"{folder} can't be written to, and SQLite writes files beside the records: chown or chmod it"

@@ -1,16 +1,18 @@
-"""The spans of a request: its own, and one for its attempt."""
+"""The spans of a request: its own, and one for its attempt. One that is observed only has none of that."""
 
 from collections.abc import Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import trace
 from opentelemetry.context import get_current
-from opentelemetry.trace import Span, SpanKind
+from opentelemetry.trace import INVALID_SPAN, Span, SpanKind
 
 from oncegate.cache.record import DEFAULT_ROUTE, State
 from oncegate.middleware.admission.gate import GateDecision
+from oncegate.middleware.admission.observe import SHADOW
+from oncegate.middleware.admission.tracing import RequestTraces
 from oncegate.middleware.rules.policy import Policy
-from oncegate.otel.attempts import ATTEMPT, DECISION, RECORD, REPLAYED, AttemptSpans, failed
+from oncegate.otel.attempts import ATTEMPT, DECISION, MODE, RECORD, REPLAYED, AttemptSpans, failed
 from oncegate.otel.contexts import Headers, below, sent_context, with_context
 
 if TYPE_CHECKING:
@@ -54,6 +56,10 @@ class HttpSpans:
             begun = self._begin_in_app(scope)
         begun.by(policy.route)
         return begun
+
+    def observed(self) -> RequestTraces:
+        """See `RequestTraces`."""
+        return ObservedHttpSpans(self)
 
     def begin(self, scope: MutableMapping[str, Any], headers: Headers) -> "RequestSpans":
         """Begin the spans of a request that a server has received, and of which ``scope`` has them from now on.
@@ -174,6 +180,64 @@ class RequestSpans(AttemptSpans):
             if status >= 500:
                 failed(own, str(status))
         own.end()
+
+
+class ObservedHttpSpans:
+    """Goes on with the spans of requests that are observed; an `oncegate.middleware.admission.tracing.RequestTraces`.
+
+    A request whose server has begun none, as in an app, has none of ours.
+    """
+
+    def __init__(self, spans: "HttpSpans") -> None:
+        self._spans = spans
+
+    def of(self, scope: Mapping[str, Any], policy: Policy) -> "ObservedSpans":
+        """See `RequestTraces`."""
+        begun: RequestSpans | None = scope.get(REQUEST_SPANS)
+        own = INVALID_SPAN if begun is None else begun.own
+        observed = ObservedSpans(self._spans, scope, own, ends_with_answer=False)
+        observed.by(policy.route)
+        return observed
+
+    def observed(self) -> "ObservedHttpSpans":
+        """See `RequestTraces`."""
+        return self
+
+
+class ObservedSpans(RequestSpans):
+    """An `oncegate.middleware.admission.tracing.RequestTrace` of a request that is forwarded whatever is decided about it.
+
+    So there is no attempt of ours; and where the cache takes too long its span may have ended before anything is decided.
+    """
+
+    __slots__ = ()
+
+    def attempt_headers(self, headers: Headers, record: str, *, stream: str) -> Headers:  # noqa: ARG002 - as RequestTrace has it
+        """See `RequestTrace`. It has gone on already, as a part of its own span."""
+        return headers
+
+    def response_came(self, status: int) -> None:
+        """See `RequestTrace`. Its server notes it."""
+
+    def found(self, span: str) -> None:
+        """See `AttemptTrace`."""
+        if self.own.is_recording():
+            super().found(span)
+
+    def answered(self, decision: str, status: int, attempt: int, record: str) -> None:  # noqa: ARG002 - as RequestTrace has it
+        """See `RequestTrace`. It would have been answered so."""
+        if not self.own.is_recording():
+            return
+        self.own.set_attributes({MODE: SHADOW, DECISION: decision, REPLAYED: False})
+        if record:
+            self.own.set_attribute(RECORD, record)
+        if attempt:
+            self.own.set_attribute(ATTEMPT, attempt)
+
+    def bypassed(self) -> None:
+        """See `RequestTrace`."""
+        if self.own.is_recording():
+            self.own.set_attributes({MODE: SHADOW, DECISION: _BYPASS})
 
 
 def sending(system: str, destination: str) -> dict[str, str]:

@@ -10,9 +10,19 @@ from typing import Any
 
 import pytest
 
-from oncegate.app.cli.comparison import changed, compared_with_gateway, compared_with_settings, example
+from oncegate.app.cli.comparison import (
+    PUBLISHED,
+    WORDS,
+    changed,
+    compared_with_gateway,
+    compared_with_settings,
+    example,
+)
+from oncegate.app.factory import gateway_policies
+from oncegate.app.operators.pages.policy import published
 from oncegate.app.settings.gateway import GatewaySettings
 from oncegate.middleware.rules.path_pattern import PathPattern
+from oncegate.middleware.rules.settings import IdempotencySettings
 from testing.command_line import invoke
 from testing.served import served
 
@@ -78,7 +88,22 @@ def test_nothing_changes_where_nothing_that_callers_notice_does() -> None:
         ({}, {"raise_on_duplicate": True}, "a duplicate gets 409 duplicate (was: a duplicate gets the replay)"),
         ({}, {"docs_url": "https://d.example"}, "problems link to https://d.example (was /_oncegate/problems/)"),
         ({}, {"max_request_body": 5}, "max_request_body: 1048576 -> 5"),
-        ({}, {"max_wait": 2.5}, "max_wait: 30 -> 2.5"),
+        ({}, {"max_wait": 2.5}, "Prefer: wait is heeded up to 2.5 s (was 30 s)"),
+        ({}, {"wait": 5}, "a concurrent duplicate waits for the outcome by itself, for 5 s (was 0 s)"),
+        (
+            {"wait": 5},
+            {},
+            "a concurrent duplicate gets 409 in-flight at once, unless it asks to wait (it waited for 5 s)",
+        ),
+        ({}, {"key_pattern": "uuid7"}, "a key of another form than uuid7 gets 400 key-invalid (was: any form)"),
+        ({"key_pattern": "ulid"}, {"key_pattern": "uuid"}, "a key of another form than uuid gets 400 key-invalid (was: ulid)"),
+        ({"key_pattern": "uuid7"}, {}, "a key may be of any form (was: uuid7)"),
+        ({"enforce": 5}, {}, "100 % of the keys are under enforcement (was 5 %)"),
+        (
+            {},
+            {"enforce": 0.5},
+            "0.5 % of the keys are under enforcement (was 100 %); retries with the other keys are executed again",
+        ),
     ],
 )  # fmt: skip
 def test_each_change_has_a_sentence(was: dict[str, Any], now: dict[str, Any], line: str) -> None:
@@ -140,6 +165,35 @@ def test_an_example_matches_its_pattern(pattern: str) -> None:
 def test_a_newer_gateway_s_members_are_no_change() -> None:
     rules = {"path": "*", "methods": ["POST"], "mode": "sync"}
     assert changed({**rules, "unheard_of": 1}, rules) == []
+
+
+ABOUT_WHOM = {"path", "methods"}
+"""What a route is for: its requests are compared one by one."""
+SAME_FOR_ALL = {("matched",), ("fingerprint", "parts")}
+"""What no setting changes, and whether a request has come."""
+
+
+def test_each_member_of_a_published_policy_has_words() -> None:
+    """The members are those that a gateway publishes: a new one has to get words here, or a reason why it needs none."""
+    policy = published(gateway_policies(settings(routes=[{"path": "/a"}])).with_methods(), "0", lambda _: True)
+    members: set[tuple[str, ...]] = set()
+    for name, value in json.loads(policy)["routes"][0].items():
+        if name not in ABOUT_WHOM:
+            members |= {(name, inner) for inner in value} if isinstance(value, dict) else {(name,)}
+    assert members - SAME_FOR_ALL == WORDS.keys()
+
+
+def test_each_setting_of_a_route_is_compared_once() -> None:
+    """Either by its policy or among the rest: what is published by another name is not said twice."""
+    names = set(IdempotencySettings.model_fields)
+    assert names >= PUBLISHED
+    assert {"shadow", "lease", "response_timeout"} <= names - PUBLISHED
+
+
+def test_a_gateway_of_before_publishes_less_and_what_is_null_differs_from_that() -> None:
+    rules: dict[str, Any] = {"path": "*", "methods": ["POST"], "mode": "sync"}
+    assert changed(rules, {**rules, "key_pattern": None, "wait": {"by_default": 5}}) == []
+    assert changed({**rules, "key_pattern": None}, {**rules, "key_pattern": "uuid"}) != []
 
 
 # -- the rest of a configuration ------------------------------------------------------------------------------------------
@@ -208,10 +262,13 @@ def test_the_exit_code_says_whether_something_changes(
 async def test_a_gateway_is_compared_by_what_it_publishes() -> None:
     async with served("http://127.0.0.1:9") as (client, _):
         url = str(client.base_url)
-        found = await _compared(url, settings(routes=[{"path": "/p", "ttl": 3600, "max_wait": 1}]))
+        found = await _compared(
+            url, settings(routes=[{"path": "/p", "ttl": 3600, "key_pattern": "uuid", "max_result": 1}])
+        )
         assert {(each.area, each.text) for each in found[:-1]} == {
             ("PATCH, POST /p", "a success is kept for 1 hour (was 1 day)"),
             ("PATCH, POST /p", "an unknown outcome is kept for 1 hour (was 1 day)"),
+            ("PATCH, POST /p", "a key of another form than uuid gets 400 key-invalid (was: any form)"),
         }
         assert "limits and time-outs are not published" in found[-1].text
         (callers, same) = await _compared(url, settings(public=["metrics", "policy", "docs"]))

@@ -19,7 +19,7 @@ from oncegate.app.cli.keys_view import print_list, print_records
 from oncegate.cache.codec import encode
 from oncegate.cache.record import Record, State, StoredResponse, Trace
 from oncegate.cache.redis.store import RedisCache
-from oncegate.middleware.rules.key import record_id, record_key, scope_parts
+from oncegate.middleware.rules.key import caller_of_id, record_id, record_key, scope_parts
 from testing.command_line import ENVIRONMENT, ONCEGATE, PATIENCE, invoke, run, running
 from testing.servers import RedisServer
 
@@ -206,6 +206,23 @@ async def test_a_list_is_of_a_route_a_caller_or_a_time_and_the_newest_come_first
     both = await listed("--caller", "-", "--route", route, "--since", "690s", "--state", "unknown", stdin=line)
     assert both == [5]
     assert await listed("--caller", "-", stdin="Authorization: Bearer bob") == []
+    assert await listed("--caller", caller_of_id(made["k-1"])) == list(range(1, 30, 2))
+    assert await listed("--caller", "x" * 20) == []
+
+
+async def test_a_list_says_where_it_has_not_looked_at_all(redis: RedisServer, where: list[str]) -> None:
+    cache = RedisCache.from_url(redis.url, timeout=PATIENCE)
+    for number in range(1500):
+        record = Record(State.SUCCEEDED, os.urandom(16), b"f" * 16, 1, trace=Trace(begun_at_ms=number + 1))
+        await cache.complete(record_key(where[-1], f"k-{number}", None), record, ttl_ms=600_000)
+    await cache.close()
+    for scan, is_complete in ((100, False), (1_000_000, True)):
+        done = await asyncio.to_thread(invoke, "keys", "list", "--json", "--scan", str(scan), "--limit", "5", *where)
+        found = json.loads(done.stdout)
+        assert len(found["records"]) == 5
+        assert (found["complete"], found["scanned"] < 1500) == (is_complete, not is_complete)
+        assert ("records were looked at, and there are others" in done.stderr) == (not is_complete)
+        assert sum(found["counts"].values()) == found["scanned"] >= min(scan, 1500)
 
 
 @pytest.mark.parametrize(

@@ -127,6 +127,11 @@ async def test_a_gateway_s_list_is_of_a_route_a_caller_or_a_time_too() -> None:
                 assert records == sorted(records, key=lambda each: str(each["began_at"]), reverse=True)
                 return records
 
+            lately = await asyncio.to_thread(partial(invoke, "decisions", "--json", "--gateway", url, **mine))
+            (decided,) = json.loads(lately.stdout)["decisions"]
+            assert (decided["route"], decided["count"]) == ("*", 6)
+            text = (await asyncio.to_thread(partial(invoke, "decisions", "--gateway", url, **mine))).stdout
+            assert [line.split()[0] for line in text.splitlines()] == ["route", "*", "in"]
             everything = await asyncio.to_thread(listed, "--since", "1h", "--route", "*")
             of_a = await asyncio.to_thread(partial(listed, "--caller", "-", stdin="Authorization: Bearer a"))
             assert (len(everything), len(of_a)) == (6, 3)

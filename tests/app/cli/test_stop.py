@@ -66,8 +66,8 @@ class SlowPayments(Payments):
         self.answered = Event()
         self.go_on = Event()
 
-    async def _answer(self, method: str, path: str, body: bytes) -> tuple[int, Any]:
-        answer = await super()._answer(method, path, body)
+    async def _answer(self, method: str, path: str, key: str, body: bytes) -> tuple[int, Any]:
+        answer = await super()._answer(method, path, key, body)
         while path == "/payments/slow" and not self.go_on.is_set():  # noqa: ASYNC110 - it is set in another thread
             await asyncio.sleep(0.005)
         return answer

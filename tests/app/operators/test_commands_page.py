@@ -158,7 +158,7 @@ async def _claim(submitted: Submitted, identifier: str, fingerprint: bytes, *, l
 
 
 async def _gone(submitted: Submitted, path: str, headers: dict[str, str]) -> tuple[int, bytes]:
-    answer = await submitted.client.get(path, headers=headers)
+    answer = await submitted.client.get(path, headers=headers | {"x-request-id": "the-same"})
     assert_described(answer, STATUS[str(answer.status_code)])
     return answer.status_code, answer.content
 

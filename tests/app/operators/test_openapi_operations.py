@@ -27,7 +27,7 @@ def test_who_may_call_is_said_of_each_path() -> None:
     """What is in none of these lists would be open to whoever reaches the port."""
     opened_by_choice = {path for paths in CHOSEN.values() for path in paths}
     paths = [route.path for router in routers() for route in router.routes if isinstance(route, APIRoute)]
-    named = [*FOR_OPERATORS, *PUBLIC - {""}, *opened_by_choice]
+    named = [*FOR_OPERATORS, *PUBLIC, *opened_by_choice]
     assert {path.split("/")[1] for path in paths} == set(named)
     assert len(named) == len(set(named))
 

@@ -1,8 +1,9 @@
 """What everybody gets who reaches the gateway, and what is for operators unless it is opened.
 
-Rules of docs/contract.md: R11.8, R11.34, R11.35.
+Rules of docs/contract.md: R3.27, R4.37, R11.8, R11.34, R11.35.
 """
 
+import re
 from typing import Any
 
 import pytest
@@ -88,3 +89,24 @@ async def _on_the_operators_port(settings: dict[str, Any]) -> dict[str, int]:
 
 def test_the_command_that_the_answer_names_is_there() -> None:
     assert token_command.name == "token"
+
+
+async def test_each_problem_has_the_id_of_its_request() -> None:
+    """The client's own where that is one, and no secret; the same in the header."""
+    token = AdminToken.of("alice", "of-alice-1234567890", writes=False).setting()
+    refused = [("GET", "records/", "wrong", 401), ("POST", "records/x/release", "of-alice-1234567890", 403)]
+    refused += [
+        ("GET", "nothing", "", 404),
+        ("PUT", "healthz", "", 405),
+        ("GET", "records/x", "of-alice-1234567890", 400),
+    ]
+    async with served(NOWHERE, admin_tokens=[token]) as (client, _):
+        for method, path, brought, status in refused:
+            headers = by(brought) if brought else {}
+            for sent, kept in (("support-17", True), ("not one", False), (brought, False), ("", False)):
+                followed = {"x-request-id": sent} if sent else {}
+                answer = await client.request(method, f"/_oncegate/{path}", headers=headers | followed)
+                assert answer.status_code == status
+                found = answer.json()["request_id"]
+                assert answer.headers["x-request-id"] == found
+                assert re.fullmatch("support-17" if kept else "[0-9a-f]{12}-[0-9a-f]{8}", found)

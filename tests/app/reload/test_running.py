@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
+from oncegate.app.factory import gateway_policies, labels_of
 from oncegate.app.reload.running import Running
 from oncegate.app.reload.worker import OwnReload
 from oncegate.app.serve import server_config
@@ -20,12 +21,14 @@ from oncegate.app.server.accept import bind
 from oncegate.app.settings.admin_tokens import AdminToken
 from oncegate.app.settings.gateway import FORWARDED_METHODS, GatewaySettings
 from oncegate.app.settings.sources import ConfigurationError
+from oncegate.app.telemetry.metrics import SPARE_COLUMNS
 from testing.issuer import Issuer, JwksServer
 from testing.running import running
 from testing.upstreams import OK, PATIENCE, Upstream, answering
 from testing.waiting import until
 
 AUTHORIZED = {"Authorization": "Bearer a"}
+TOO_MANY = "routes: more of them have come since the start than can be counted: a restart is needed"
 
 
 class Written:
@@ -131,8 +134,29 @@ async def test_more_routes_than_can_be_counted_are_refused() -> None:
         methods = sorted(FORWARDED_METHODS)
         written.write(routes=[{"path": f"/r/{number}", "methods": methods} for number in range(100)])
         reloaded = await own.reload()
-        assert "more of them have come since the start than can be counted" in reloaded.refusal
+        assert reloaded.refusal == TOO_MANY
         assert (await client.get("/_oncegate/healthz")).status_code == 200
+
+
+async def test_more_ways_to_list_known_routes_than_can_be_counted_are_refused() -> None:
+    """Whether each was matched is counted, too: by its pattern and all of its methods."""
+    both = [{"path": "/a", "methods": ["POST", "PUT"]}]
+    alone = [{"path": "/a", "methods": ["POST"]}, {"path": "/a", "methods": ["PUT"]}]
+    async with (
+        Upstream(answering(OK)) as upstream,
+        reloadable(upstream.url, routes=both) as (client, own, running, written),
+    ):
+        metrics, routes = running.gateway.lasting.metrics, labels_of(gateway_policies(written.read()))[0]
+        metrics.serve("0", routes, (), {}, {}, [*routes[:-1], *[("/b", ("POST",))] * (SPARE_COLUMNS - 2)])
+        written.write(routes=alone)
+        reloaded = await own.reload()
+        assert reloaded.refusal == TOO_MANY
+        assert (await post(client, "k-1", "/a")).status_code == 200
+        written.write(routes=alone[:1])
+        assert (await own.reload()).refusal == "", "there is room for one"
+        assert (await post(client, "k-2", "/a")).status_code == 200
+        page = (await client.get("/_oncegate/metrics")).text
+        assert 'oncegate_route_matched{methods="POST",route="/a"} 1.0' in page
 
 
 async def test_another_upstream_gets_what_begins_from_then_on() -> None:

@@ -7,7 +7,7 @@ import asyncio
 import json
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import time
 from typing import Any
@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from oncegate.app.telemetry.columns import Columns, Histogram
-from oncegate.app.telemetry.metrics import Metrics
+from oncegate.app.telemetry.metrics import SPARE_COLUMNS, Metrics
 from oncegate.app.telemetry.pending_records import SLOTS, PendingRecords
 from oncegate.app.telemetry.shared_numbers import SharedNumbers
 from oncegate.cache.record import State
@@ -383,3 +383,40 @@ async def test_outcomes_that_wait_for_the_cache_are_counted() -> None:
             samples = await scrape(client)
     assert of(samples, "oncegate_requests_total", decision="replayed") == 1
     assert of(samples, "oncegate_cache_errors_total", operation="complete") >= 1
+
+
+@pytest.mark.parametrize("what", ["routes", "methods", "submissions", "listed"])
+def test_there_is_room_for_exactly_what_can_be_served(what: str) -> None:
+    """Of each kind that takes columns: what it says there is room for can be counted, up to the last column, and no more."""
+    known, left = ("/known", ("POST",)), 10_000
+
+    def given(count: int) -> tuple[list[tuple[str, Sequence[str]]], list[str], list[tuple[str, Sequence[str]]]]:
+        routes: list[tuple[str, Sequence[str]]] = [known]
+        many = [f"{number:x}" for number in range(count)]
+        if what == "routes":
+            routes += [(f"/{each}", ("POST",)) for each in many]
+        elif what == "methods":
+            routes += [("/known", many), ("/known", many)]
+        return routes, many if what == "submissions" else [], [known] * count if what == "listed" else [known]
+
+    def serve(count: int) -> tuple[bool, bool]:
+        """Whether there is said to be room, and whether there is."""
+        metrics = Metrics([known])
+        metrics.serve("0", [known], (), {}, {}, [("/gone", ("POST",))] * (SPARE_COLUMNS - left))
+        routes, submissions, listed = given(count)
+        has_room = metrics.has_room(routes, submissions, listed)
+        try:
+            metrics.serve("0", routes, submissions, {}, {}, listed)
+            for _ in metrics.collect():
+                pass
+        except IndexError:
+            return has_room, False
+        return has_room, True
+
+    low, high = 0, 2 * left  # below which there is room, from which on there is none
+    assert (serve(low), serve(high)) == ((True, True), (False, False))
+    while high - low > 1:
+        middle = (low + high) // 2
+        promised, is_so = serve(middle)
+        assert promised == is_so, f"{middle} {what}"
+        low, high = (middle, high) if is_so else (low, middle)

@@ -132,7 +132,7 @@ async def test_what_waits_goes_as_one_statement(records_server: PostgreSQLServer
         fetch = claims._fetch
 
         async def counted(connection: object, statement: str, *arguments: object) -> object:
-            sent.append(len(arguments[0]))  # type: ignore[arg-type]
+            sent.append(len(arguments[0]))  # type: ignore[arg-type]  # an argument of any driver's statement
             return await fetch(connection, statement, *arguments)
 
         claims._fetch = counted
@@ -374,7 +374,7 @@ async def test_retries_that_come_together_are_answered_by_one_read(
             sent.append(type(step).__name__)
             put(step, then)
 
-        line.rows.put = counted  # type: ignore[method-assign]
+        line.rows.put = counted  # type: ignore[method-assign]  # counted on its way
         answers = await asyncio.gather(*(claim(cache, "a:key") for _ in range(50)))
         assert all(each.record.response == RESPONSE for each in answers)
         assert sent == ["Swap", "Read"]

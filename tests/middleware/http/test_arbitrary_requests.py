@@ -70,7 +70,7 @@ def run(there: Door, cache: MemoryCache, sent: list[dict[str, Any]]) -> list[Cal
         for call in calls:
             await call.answered()
         assert await there.middleware.drain(PATIENCE) == 0
-        for key in list(entries_of(cache)._entries):
+        for key in list(entries_of(cache)):
             found = await cache.get(key)
             assert found is not None
             assert found.record.state is not State.IN_FLIGHT, "a claim leaked"

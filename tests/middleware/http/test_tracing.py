@@ -80,6 +80,19 @@ async def test_what_the_app_traces_is_a_part_of_the_attempt() -> None:
     assert trace.get_current_span() is trace.INVALID_SPAN
 
 
+async def test_an_observed_request_has_the_apps_own_spans_and_none_of_ours() -> None:
+    there = Traced(settings=IdempotencySettings(enforce=0, shadow=True))
+    with there.tracer.start_as_current_span("server"):
+        for _ in range(2):
+            assert (await there.post(KEY)).status == 201
+        await there.post()
+    await there.middleware.drain(5)
+    assert {span.name for span in there.exporter.get_finished_spans()} == {"server", "the app's own"}
+    server = there.one("server")
+    assert {parent(span) for span in there.named("the app's own")} == {own(server)}
+    assert not [name for name in server.attributes or {} if name.startswith("oncegate.")]
+
+
 async def test_under_the_apps_own_instrumentation_the_request_is_a_part_of_that() -> None:
     there = Traced()
     with there.tracer.start_as_current_span("server"):

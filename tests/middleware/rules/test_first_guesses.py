@@ -98,17 +98,18 @@ async def _app(scope: Any, receive: Any, send: Any) -> None: ...
 
 def test_a_time_that_a_class_takes_may_be_a_timedelta_and_nothing_that_is_no_time() -> None:
     guess: Any = IdempotencyMiddleware
-    minute, text = timedelta(minutes=1), "60"
+    minute: Any = timedelta(minutes=1)
+    text: Any = "60"
     guess(_app, cache=MemoryCache(), body_timeout=minute, drain_timeout=minute)
-    assert open_cache("redis://localhost", timeout=cast(Any, minute)).timeout == 60  # type: ignore[attr-defined]
-    assert RetryBudget(seconds=cast(Any, minute)).seconds == 60
+    assert open_cache("redis://localhost", timeout=minute).timeout == 60  # type: ignore[attr-defined]  # a cache of Redis has it
+    assert RetryBudget(seconds=minute).seconds == 60
     week: Any = timedelta(days=7)
-    assert Inbox("billing", retention=week, redelivery_horizon=minute)._retention.seconds == 604800  # type: ignore[arg-type]
+    assert Inbox("billing", retention=week, redelivery_horizon=minute)._retention.seconds == 604800
     for make in (
         lambda: guess(_app, cache=MemoryCache(), body_timeout=text),
-        lambda: open_cache("redis://localhost", timeout=cast(Any, text)),
-        lambda: RetryBudget(seconds=cast(Any, text)),
-        lambda: Inbox("billing", retention=cast(Any, text)),
+        lambda: open_cache("redis://localhost", timeout=text),
+        lambda: RetryBudget(seconds=text),
+        lambda: Inbox("billing", retention=text),
     ):
         with pytest.raises(TypeError, match=r"is a str: give seconds"):
             make()

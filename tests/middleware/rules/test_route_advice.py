@@ -5,11 +5,15 @@ Rules of docs/contract.md: R7.8.
 
 import itertools
 import logging
+import random
+import re
+from typing import Any
 
 import pytest
 
 from oncegate.cache.memory.store import MemoryCache
 from oncegate.middleware.http.middleware import IdempotencyMiddleware
+from oncegate.middleware.rules import route_advice as module
 from oncegate.middleware.rules.path_pattern import PathPattern
 from oncegate.middleware.rules.route_advice import route_advice, shadows
 from oncegate.middleware.rules.settings import Route
@@ -86,3 +90,55 @@ def test_the_middleware_logs_it_once_when_it_is_built(caplog: pytest.LogCaptureF
     IdempotencyMiddleware(Answering(), cache=MemoryCache(), routes=[route("*"), route("/a")])
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
     assert "routes.1" in caplog.text
+
+
+def never_reached(routes: list[Route]) -> list[tuple[int, int]]:
+    """By comparing each with each: which routes are never reached, and the first one that takes all of theirs."""
+    found = ((at, next((n for n in range(at) if shadows(routes[n], one)), None)) for at, one in enumerate(routes))
+    return [(at, first) for at, first in found if first is not None]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_not_all_are_compared_and_the_same_is_said(seed: int) -> None:
+    rng = random.Random(seed)
+    pieces = ["a", "b", "{x}", "*", "a*", "*b", "{y:path}", ""]
+    paths = {"*", "/", "*/b", *("/" + "/".join(rng.choices(pieces, k=rng.randint(1, 4))) for _ in range(150))}
+    ways = [("POST",), ("POST", "PUT"), ("PUT",), ()]
+    routes = [Route(path=path, methods=rng.choice(ways)) for path in sorted(paths, key=lambda _: rng.random())]
+    lines = [re.match(r"routes\.(\d+): .* since routes\.(\d+) ", line) for line in route_advice(routes)]
+    found = never_reached(routes)
+    assert [(int(each[1]), int(each[2])) for each in lines if each] == found
+    assert found
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "/service-{}/things/*/state",
+        "/things/*/state-{}",
+        "/{{tenant}}/things-{}/{{id}}",
+        "/{{tenant}}/things/{{id}}/state-{}",
+        "/things-{}",
+        "/things-{}/*",
+        "/{{tenant:path}}/things-{}",
+    ],
+)
+def test_what_it_takes_grows_with_the_routes_and_not_with_their_pairs(
+    pattern: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared = 0
+    takes_all_of = module.takes_all_of
+
+    def counted(*pair: Any) -> bool:
+        nonlocal compared
+        compared += 1
+        return takes_all_of(*pair)
+
+    monkeypatch.setattr(module, "takes_all_of", counted)
+    routes = [route(pattern.format(f"{number:03}")) for number in range(900)]
+    others = [route("/{tenant}/others/*"), route("/others/{id}"), route("/others")]
+    assert route_advice([*others, *routes]) == []
+    assert compared <= 4 * len(routes)
+    (line,) = route_advice([*routes, routes[450]])
+    assert line.startswith("routes.900: ")
+    assert "routes.450 " in line

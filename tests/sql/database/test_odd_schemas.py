@@ -42,10 +42,10 @@ def test_everything_works_in_a_schema_of_any_name(
 
     orders = Outbox("orders", schema=schema)
 
-    def add(session: object) -> None:
-        orders.add(session, "payments", b"1", aggregate="a")  # type: ignore[call-overload]
-        orders.add(session, "payments", b"1")  # type: ignore[call-overload]
-        Sequences("invoices", schema=schema).next(session, "a")  # type: ignore[call-overload]
+    def add(session: Any) -> None:
+        orders.add(session, "payments", b"1", aggregate="a")
+        orders.add(session, "payments", b"1")
+        Sequences("invoices", schema=schema).next(session, "a")
 
     place.run(add)
     place.execute("INSERT INTO events (account, version) VALUES ('a', 1)")

@@ -5,11 +5,13 @@ Rules of docs/contract.md: R11.22, R12.17.
 
 import asyncio
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
+from sqlalchemy import NullPool, create_engine, text
 
 from oncegate import (
     Action,
@@ -23,6 +25,8 @@ from oncegate import (
 from oncegate.prometheus import ConsumerMetrics
 from oncegate.sql import Inbox
 from testing.command_line import OPERATOR, invoke
+from testing.gateway import DEADLINE
+from testing.waiting import wait_until
 from tests.sql.handlers.parking import applies, consume, deliveries, failing, parked, sweep
 from tests.sql.places import Place, SyncPlace
 
@@ -65,6 +69,25 @@ def test_what_waits_is_shown_and_follows_what_was_skipped(place: Place, caplog: 
     (late,) = consume(handler, *deliveries(1))
     assert (late.action, place.effects()) == (Action.ACKNOWLEDGE, ["a002", "a003"])
     assert invoke(*skip, "1").returncode == 1
+
+
+@pytest.mark.parametrize("place", ["psycopg", "asyncpg"], indirect=True)
+def test_a_skip_that_a_consumer_deadlocks_with_is_done_once_that_has_ended(place: Place) -> None:
+    handler = place.handler(Inbox("ledger", order="contiguous"), failing("a001")[1])
+    consume(handler, *deliveries(1, 2))
+    waits = text("SELECT count(*) FROM pg_locks WHERE NOT granted AND pid <> pg_backend_pid()")
+    engine = create_engine(place.url.replace("asyncpg", "psycopg"), poolclass=NullPool)
+    with engine.connect() as other, ThreadPoolExecutor(1) as pool:
+        other.execute(text("SELECT 1 FROM oncegate_order FOR UPDATE"))
+        arguments = "ledger", "a", "--sequence", "1", "--reason", "withdrawn", "--database", place.url
+        skipped = pool.submit(invoke, "inbox", "skip", *arguments)
+        wait_until(
+            lambda: other.execute(waits).scalar_one() > 0, "the skip waits for the order's row, and has the parked one"
+        )
+        other.execute(text("UPDATE oncegate_parked SET attempts = attempts"))  # whoever waited first is undone
+        other.commit()
+        done = skipped.result(DEADLINE)
+    assert (done.returncode, done.stdout) == (0, "skipped 1, 1 parked behind it\n"), done.stderr
 
 
 @EACH

@@ -12,13 +12,15 @@ from sqlalchemy import URL, Connection, Engine, Table, create_engine, inspect, m
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from oncegate.sql.database.errors import is_of_database, reason_of
+from oncegate.sql.database.errors import is_crossed, is_of_database, reason_of
 from oncegate.sql.database.types import DIALECTS
 
 Result = TypeVar("Result")
 
 CONNECT_SECONDS: Final = 15
 """The time for a server to let an operator in, where the URL says none: drivers wait minutes for one that is silent."""
+MOST_ATTEMPTS: Final = 5
+"""Transactions that an operator's step gets: PostgreSQL takes a second (``deadlock_timeout``) to find that one can't end."""
 _CONNECT_TIMEOUTS: Final = {"psycopg": "connect_timeout", "psycopg2": "connect_timeout", "asyncpg": "timeout"}
 """The names that drivers have for it."""
 
@@ -94,11 +96,19 @@ async def in_transaction(engine: AsyncEngine | Engine, step: Callable[[Connectio
 def in_database(database: str, step: Callable[[Connection], Result], *, makes: bool = False) -> Result:
     """The result of ``step`` in a transaction of its own. Raises `NotDone`, as `connected` does.
 
-    It is waited for, also where an event loop runs, which stands still for as long.
+    Consumers lock the same rows in orders of their own. Where a deadlock or a failed serialization undoes the transaction,
+    ``step`` is called again in another one, `MOST_ATTEMPTS` times in all. It is waited for, also where an event loop runs, which
+    stands still for as long.
     """
 
     async def run() -> Result:
         async with connected(database, makes=makes) as engine:
+            for _ in range(MOST_ATTEMPTS - 1):
+                try:
+                    return await in_transaction(engine, step)
+                except Exception as error:
+                    if not is_crossed(error):
+                        raise
             return await in_transaction(engine, step)
 
     try:

@@ -47,6 +47,8 @@ class SequenceEarly(NotProcessed):
 
 _BUSY: Final = frozenset({"55P03", "40001", "40P01"})
 """lock_not_available, serialization_failure, deadlock_detected."""
+_CROSSED: Final = frozenset({"40001", "40P01"})
+"""Those after which the same transaction can succeed at once: the one in the way goes on, or has ended."""
 _GONE: Final = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03", "53300"})
 """The server shuts down or starts, has ended a connection that stood idle, or has no connection left."""
 _MISSING: Final = frozenset({"42P01", "3F000"})
@@ -67,7 +69,16 @@ def is_of_database(error: BaseException) -> bool:
 
 def is_denied(error: BaseException) -> bool:
     """Whether the role lacks a privilege."""
-    return getattr(getattr(error, "orig", None) or error, "sqlstate", None) == _DENIED
+    return _state_of(error) == _DENIED
+
+
+def is_crossed(error: BaseException) -> bool:
+    """Whether another transaction and this one were in each other's way: nothing was done, and it may be done again at once."""
+    return _state_of(error) in _CROSSED
+
+
+def _state_of(error: BaseException) -> str:
+    return str(getattr(getattr(error, "orig", None) or error, "sqlstate", None) or "")
 
 
 def reason_of(error: BaseException) -> str:

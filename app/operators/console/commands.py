@@ -1,0 +1,142 @@
+"""The commands: how far their consumers are, and those that were given up, by error and one by one, retried or discarded."""
+
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from starlette.responses import Response
+
+from oncegate.app.operators.console.frame import ConsolePage, PageRefused, Visit
+from oncegate.app.operators.dead_letters import Commands
+from oncegate.app.operators.letter_group import GROUP
+from oncegate.app.operators.letter_groups import by_error, discard_group, letters_of, retry_group
+from oncegate.app.operators.streams import stream_state
+from oncegate.cache.errors import CacheError
+from oncegate.cache.redis.streams.entry_id import ENTRY_ID
+
+SCANNED: Final = 2000
+"""Dead letters that are looked at for one page; the page says so."""
+LISTED: Final = 50
+_GONE: Final = "There is no such dead letter any more. Nothing was changed."
+_UNREAD: Final = "Its consumer reads the stream no more: start its worker first. Nothing was changed."
+
+
+async def commands(visit: Visit) -> Response:
+    """How far are the consumers? What was given up?"""
+    streams = [await _stream(visit, name) for name in visit.sources.streams]
+    return visit.page("commands.html", "Commands", streams=streams, address=_address)
+
+
+async def _stream(visit: Visit, name: str) -> dict[str, Any]:
+    try:
+        async with visit.sources.streams[name]() as found:
+            return {"name": name, "state": await stream_state(found), "errors": await by_error(found, most=SCANNED)}
+    except CacheError as error:
+        return {"name": name, "failed": str(error)}
+
+
+async def error(visit: Visit) -> Response:
+    """The dead letters of one error."""
+    stream, group = visit.query("stream"), _group(visit.query("group"))
+    async with _opened(visit, stream) as found:
+        letters, more = await letters_of(found, group, LISTED)
+    if not letters:
+        raise PageRefused(404, "There is no dead letter of this error among the newest ones.")
+    rows = [letter.as_json() for letter in letters]
+    return visit.page(
+        "dead-letters.html",
+        "Dead letters of one error",
+        stream=stream,
+        group=group,
+        rows=rows,
+        more=more,
+        address=_address,
+    )
+
+
+async def change_error(visit: Visit) -> Response:
+    """Retry or discard all dead letters of one error, a bounded number at a time."""
+    stream, group, author = visit.form.get("stream", ""), _group(visit.form.get("group", "")), visit.author()
+    is_retry = _is_retry(visit)
+    async with _opened(visit, stream) as found:
+        changed = await (retry_group(found, group, author) if is_retry else discard_group(found, group))
+    done = "retried" if is_retry else "discarded"
+    if changed["changed"] and visit.sources.audit is not None:
+        what = f"{changed['changed']} dead letters of stream {stream} with error {group}"
+        await visit.sources.audit.report(author, what, done)
+    notice = f"{changed['changed']} dead letters were {done}."
+    if changed["unread"]:
+        notice += f" {changed['unread']} stay: their consumer reads the stream no more. Start its worker first."
+    if changed["more"]:
+        notice += " There may be more of this error: do it again."
+    return visit.to("/commands", notice)
+
+
+async def letter(visit: Visit) -> Response:
+    """One command that was given up."""
+    stream, identifier = visit.query("stream"), _entry(visit.query("id"))
+    async with _opened(visit, stream) as found:
+        shown = await found.show(identifier)
+    if shown is None or not shown["dead_letters"]:
+        raise PageRefused(404, "There is no such dead letter: it was retried or discarded, or its time is over.")
+    return visit.page("dead-letter.html", "Dead letter", stream=stream, command=shown, letter=shown["dead_letters"][0])
+
+
+async def change_letter(visit: Visit) -> Response:
+    """Retry or discard one dead letter."""
+    stream, identifier, author = visit.form.get("stream", ""), _entry(visit.form.get("id", "")), visit.author()
+    is_retry = _is_retry(visit)
+    async with _opened(visit, stream) as found:
+        letters = await found.find(identifier)
+        if is_retry:
+            done = [await found.retry(each, author) for each in letters]
+            if any(each["unread"] for each in done):
+                raise PageRefused(409, _UNREAD)
+            count = sum(len(each["retried"]) for each in done)
+        else:
+            count = len(await found.discard(letters))
+    if not count:
+        raise PageRefused(404, _GONE)
+    what = "retried" if is_retry else "discarded"
+    if visit.sources.audit is not None:
+        await visit.sources.audit.report(author, f"dead letters of {identifier}", what)
+    return visit.to("/commands", f"The dead letter {identifier} was {what}.")
+
+
+def _opened(visit: Visit, stream: str) -> AbstractAsyncContextManager[Commands]:
+    opener = visit.sources.streams.get(stream)
+    if opener is None:
+        raise PageRefused(404, "No route of this gateway has such a stream.")
+    return opener()
+
+
+def _is_retry(visit: Visit) -> bool:
+    wanted = visit.form.get("do", "")
+    if wanted not in ("retry", "discard"):
+        raise PageRefused(400, "Say whether to retry or to discard. Nothing was changed.")
+    return wanted == "retry"
+
+
+def _group(given: str) -> str:
+    if not GROUP.fullmatch(given):
+        raise PageRefused(404, "There is no such error.")
+    return given
+
+
+def _entry(given: str) -> str:
+    if not ENTRY_ID.fullmatch(given):
+        raise PageRefused(404, "That is no id of a dead letter.")
+    return given
+
+
+def _address(path: str, **query: str) -> str:
+    return f"{path}?{urlencode(query)}"
+
+
+PAGES = (
+    ConsolePage("/commands", commands, "Commands"),
+    ConsolePage("/commands/error", error),
+    ConsolePage("/commands/error", change_error, method="POST", changes=True),
+    ConsolePage("/commands/letter", letter),
+    ConsolePage("/commands/letter", change_letter, method="POST", changes=True),
+)

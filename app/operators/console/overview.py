@@ -1,0 +1,80 @@
+"""The first page: what needs a person, what is up, and what this gateway has decided."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from starlette.responses import Response
+
+from oncegate.app.operators.console.frame import ConsolePage, Visit
+from oncegate.app.operators.console.sources import Sources
+from oncegate.app.operators.newest import Chosen, newest
+from oncegate.cache.errors import CacheError
+
+SCANNED: Final = 500
+"""Records that are looked at for one overview; the page says so, and leads to those that look at more."""
+MINUTES: Final = 5
+OTHER: Final = "other"
+COLUMNS: Final = {
+    "first": ("first",),
+    "replayed": ("replayed",),
+    "in flight": ("in-flight",),
+    "reused": ("key-reused",),
+    "unknown": ("outcome-unknown",),
+}
+"""Decisions that have a column of their own; the others are counted together."""
+
+
+async def overview(visit: Visit) -> Response:
+    """What needs a person? What is up?"""
+    sources = visit.sources
+    (_, ready), found, recent, streams = await asyncio.gather(
+        sources.readiness.check(),
+        _unknown(sources),
+        sources.recent.listing(MINUTES),
+        asyncio.gather(*[_stream(sources, name) for name in sources.streams]),
+    )
+    return visit.page(
+        "overview.html",
+        "Overview",
+        ready=ready,
+        found=found,
+        streams=streams,
+        gauges=sources.gauges(),
+        columns=[*COLUMNS, OTHER],
+        recent=recent,
+        decisions=by_route(recent["decisions"]),
+        cache_url=sources.cache_url,
+    )
+
+
+def by_route(decided: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """A row for each route: its count in each of the columns, and in all. What was only observed has rows of its own."""
+    column_of = {decision: column for column, decisions in COLUMNS.items() for decision in decisions}
+    rows: dict[tuple[str, str], Counter[str]] = {}
+    for each in decided:
+        column = column_of.get(each["decision"], OTHER)
+        rows.setdefault((each["route"], each["mode"]), Counter())[column] += each["count"]
+    return [
+        {"route": route, "mode": mode, "counts": [counts[name] for name in (*COLUMNS, OTHER)], "all": counts.total()}
+        for (route, mode), counts in sorted(rows.items())
+    ]
+
+
+async def _unknown(sources: Sources) -> dict[str, Any]:
+    try:
+        return await newest(sources.records, Chosen(state="unknown"), limit=5, most=SCANNED)
+    except CacheError as error:
+        return {"failed": str(error)}
+
+
+async def _stream(sources: Sources, name: str) -> dict[str, Any]:
+    try:
+        async with sources.streams[name]() as commands:
+            return {"name": name, **await commands.counts()}
+    except CacheError as error:
+        return {"name": name, "failed": str(error)}
+
+
+PAGES = (ConsolePage("", overview, "Overview"),)

@@ -1,0 +1,34 @@
+"""Where the console's pages get what they show: the same objects that the API under the prefix has."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from oncegate.app.operators.audit_lines import AuditLines
+from oncegate.app.operators.readiness import Readiness
+from oncegate.app.operators.records import Records
+from oncegate.app.telemetry.recent import RecentDecisions
+
+if TYPE_CHECKING:
+    from oncegate.app.operators.dead_letters import OpenCommands
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What the pages show.
+
+    ``recent`` are the decisions of this gateway, ``gauges`` numbers of the moment, by all its workers; ``policy`` is what is
+    published about keys; ``streams`` open the commands of a stream, by its name.
+    """
+
+    records: Records
+    readiness: Readiness
+    policy: Callable[[], dict[str, Any]]
+    recent: RecentDecisions
+    gauges: Callable[[], Mapping[str, int]]
+    streams: "Mapping[str, OpenCommands]"
+    audit: AuditLines | None = None
+    cache_url: str = ""
+    """Without credentials."""
+    own_port: bool = False
+    """Whether operators have a port of their own: then the console's address is not the one that requests go to."""

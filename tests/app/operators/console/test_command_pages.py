@@ -1,0 +1,144 @@
+"""The console's commands: how far consumers are, and dead letters retried or discarded with a reason, by who may.
+
+Rules of docs/contract.md: R11.43.
+"""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from oncegate.app.settings.admin_tokens import AdminToken
+from testing.servers import RedisServer
+from tests.app.operators.console.browsing import CONSOLE, READER, WRITER, Browsed, Browser, Form
+from tests.app.operators.test_dead_letters import Letters
+from tests.app.operators.test_streams import command, died
+from tests.app.submitted import Submitted, serving
+
+TOKENS = [AdminToken.of("rita", READER, writes=False).setting(), AdminToken.of("will", WRITER).setting()]
+HOSTILE = "<img src=x onerror=alert()>\"'&"
+
+
+class Operated:
+    """A browser at the console of a gateway with streams, and their dead letters."""
+
+    def __init__(self, there: Submitted, redis: RedisServer) -> None:
+        self.there = there
+        self.letters = Letters(there, redis)
+        self.browser = Browser(there.client)
+
+    async def error(self) -> Browsed:
+        """The page of the first error that is listed."""
+        page = await self.browser.open("/commands")
+        return await self.browser.open(next(link for link in page.links() if "/commands/error?" in link))
+
+    async def left(self) -> int:
+        return len((await self.letters.get(stream="commands"))["dead_letters"])
+
+    async def audit(self) -> list[tuple[str, str, str]]:
+        answer = await self.there.client.get("/_oncegate/audit/", headers={"authorization": f"Bearer {READER}"})
+        return [(line["operator"], line["done"], line["reason"]) for line in answer.json()["lines"]]
+
+
+@pytest.fixture
+async def operated(redis_server: RedisServer) -> AsyncIterator[Operated]:
+    async with serving(redis_server, admin_tokens=TOKENS) as there:
+        yield Operated(there, redis_server)
+
+
+async def test_streams_and_errors_are_shown_and_lead_to_each_command(operated: Operated) -> None:
+    browser, letters = operated.browser, operated.letters
+    await browser.log_in(READER)
+    page = await browser.open("/commands")
+    assert page.text.count("No dead letters.") == 2
+    assert "Nobody has begun to read it as billing" in page.text
+    letters.has_a_reader()
+    await operated.there.submit()
+    for number in range(3):
+        letters.add(command(number), others=died(f"no account {number}"))
+    letters.add(command(9), others=died(HOSTILE, kind=HOSTILE))
+    page = await browser.open("/commands")
+    assert "NotRetryable: no account #" in page.text
+    assert HOSTILE in page.text
+    assert "<img" not in page.answer.text
+    assert "4 dead letters were looked at, which are all" in " ".join(page.text.split()).replace(" ,", ",")
+    error = await operated.error()
+    assert "no account 2" in error.text
+    one = await browser.open(next(link for link in error.links() if "/commands/letter?" in link))
+    assert "no account 2" in one.text
+    assert f"{CONSOLE}/records/{command(2)}" in one.links()
+    assert "secret" not in one.answer.text  # neither its key nor its payload, nor its target's query
+    for page in (error, one):
+        assert "Your token is for reading" in page.text
+        assert [form.action for form in page.forms] == [f"{CONSOLE}/log-out"]
+
+
+@pytest.mark.parametrize("do", ["retry", "discard"])
+async def test_all_of_one_error_are_changed_with_a_reason(operated: Operated, do: str) -> None:
+    browser, letters = operated.browser, operated.letters
+    await browser.log_in(WRITER)
+    letters.has_a_reader()
+    for number in range(3):
+        letters.add(command(number), others=died(f"no account {number}"))
+    letters.add(command(9), others=died("never", reason="attempts"))
+    form = (await operated.error()).form("/commands/error")
+    refused = await browser.send(form, do=do, reason="  ")
+    assert (refused.status, "Give a reason" in refused.text) == (400, True)
+    assert await operated.left() == 4
+    done = await browser.send(form, do=do, reason="it was mended")
+    assert f"3 dead letters were {'retried' if do == 'retry' else 'discarded'}." in done.text
+    assert (await operated.left(), len(letters.entries())) == (1, 3 if do == "retry" else 0)
+    assert await operated.audit() == [("will", "retried" if do == "retry" else "discarded", "it was mended")]
+
+
+@pytest.mark.parametrize("do", ["retry", "discard"])
+async def test_one_command_is_changed_once(operated: Operated, do: str) -> None:
+    browser, letters = operated.browser, operated.letters
+    await browser.log_in(WRITER)
+    letters.has_a_reader()
+    kept, changed = letters.add(command(1)), letters.add(command(2))
+    form = (await browser.open(f"/commands/letter?stream=commands&id={changed}")).form("/commands/letter")
+    done = await browser.send(form, do=do, reason=HOSTILE)
+    assert f"The dead letter {changed} was" in done.text
+    again = await browser.send(form, do=do, reason="again")
+    assert (again.status, "Nothing was changed" in again.text) == (404, True)
+    assert [each["id"] for each in (await letters.get(stream="commands"))["dead_letters"]] == [kept]
+    assert [reason for _, _, reason in await operated.audit()] == [HOSTILE]
+
+
+async def test_who_reads_and_who_forges_changes_nothing(operated: Operated) -> None:
+    browser, letters = operated.browser, operated.letters
+    letters.has_a_reader()
+    identifier = letters.add(command(1))
+    await browser.log_in(WRITER)
+    form = (await browser.open(f"/commands/letter?stream=commands&id={identifier}")).form("/commands/letter")
+    given: dict[str, Any] = {"do": "discard", "reason": "why"}
+    assert (await browser.send(form, **given, headers={"sec-fetch-site": "cross-site"})).status == 403
+    forged = Form(form.action, form.method, form.fields | {"form": "forged"})
+    assert (await browser.send(forged, **given)).status == 403
+    assert (await browser.send(form, reason="why", do="explode")).status == 400
+    assert (await browser.send(form, **given, stream="nobody's")).status == 404
+    assert (await browser.send(form, **given, id="absurd")).status == 404
+    browser.client.cookies.clear()
+    reading = await browser.log_in(READER)
+    form.fields["form"] = reading.forms[0].fields["form"]
+    refused = await browser.send(form, **given)
+    assert (refused.status, "is for reading" in refused.text) == (403, True)
+    assert await operated.left() == 1
+    assert await operated.audit() == []
+
+
+async def test_what_nobody_would_read_is_said_and_stays(operated: Operated) -> None:
+    browser, letters = operated.browser, operated.letters
+    await browser.log_in(WRITER)
+    letters.has_a_reader()
+    identifier = letters.add(command(1), consumer="gone")
+    form = (await browser.open(f"/commands/letter?stream=commands&id={identifier}")).form("/commands/letter")
+    one = await browser.send(form, do="retry", reason="why")
+    assert (one.status, "start its worker first" in one.text) == (409, True)
+    form = (await operated.error()).form("/commands/error")
+    several = await browser.send(form, do="retry", reason="why")
+    assert "1 stay: their consumer reads the stream no more" in several.text
+    assert (await operated.left(), await operated.audit()) == (1, [])
+    for path in ("/commands/error?stream=commands&group=absurd", "/commands/letter?stream=commands&id=1-1"):
+        assert (await browser.open(path)).status == 404

@@ -1,0 +1,196 @@
+"""A headless Chromium that is driven as a person would, by its DevTools protocol; and what it says went wrong."""
+
+import json
+import os
+import signal
+import subprocess
+import tempfile
+from contextlib import ExitStack
+from itertools import count
+from pathlib import Path
+from typing import Any, Self
+
+from websockets.sync.client import ClientConnection, connect
+
+from testing.chromium import FLAGS
+from testing.gateway import DEADLINE
+from testing.servers import bound
+from testing.waiting import wait_until
+
+KEYS = {"Tab": 9, "Enter": 13, " ": 32}
+
+
+class Chrome:
+    """One browser. A context manager."""
+
+    def __init__(self, program: str) -> None:
+        self._program = program
+        self._ids = count(1)
+
+    def __enter__(self) -> Self:
+        self._profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        self._running = subprocess.Popen(
+            bound(
+                self._program,
+                *FLAGS,
+                "--remote-debugging-port=0",
+                f"--user-data-dir={self._profile.name}",
+                "about:blank",
+            ),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        ports = Path(self._profile.name) / "DevToolsActivePort"
+        wait_until(lambda: ports.exists() and ports.read_text().count("\n") == 1, "the browser listens")
+        port, path = ports.read_text().split("\n")
+        self._open = ExitStack()
+        self._socket: ClientConnection = self._open.enter_context(
+            connect(f"ws://127.0.0.1:{port}{path}", max_size=None, open_timeout=DEADLINE)
+        )
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._open.close()
+        os.killpg(self._running.pid, signal.SIGKILL)
+        self._running.wait()
+        self._profile.cleanup()
+
+    def tab(self, **options: Any) -> "Tab":
+        """A page with cookies of its own."""
+        context = self.call("Target.createBrowserContext")["browserContextId"]
+        target = self.call("Target.createTarget", url="about:blank", browserContextId=context)["targetId"]
+        session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        return Tab(self, session, **options)
+
+    def call(self, method: str, session: str | None = None, **params: Any) -> dict[str, Any]:
+        """What the browser answers to ``method``; what it says meanwhile is kept by `events`."""
+        number = next(self._ids)
+        message = {"id": number, "method": method, "params": params} | ({"sessionId": session} if session else {})
+        self._socket.send(json.dumps(message))
+        while True:
+            got = self.next()
+            if got.get("id") == number:
+                assert "error" not in got, got
+                answer: dict[str, Any] = got["result"]
+                return answer
+
+    def next(self) -> dict[str, Any]:
+        """The next message; events are kept."""
+        got: dict[str, Any] = json.loads(self._socket.recv(timeout=DEADLINE))
+        if "method" in got:
+            self.events.append(got)
+        return got
+
+    events: list[dict[str, Any]] = []  # noqa: RUF012  # of the one browser of a module
+
+
+class Tab:
+    """One page: ``width`` in pixels, ``dark`` or light, with ``scripts`` or without."""
+
+    def __init__(
+        self, chrome: Chrome, session: str, *, width: int = 1440, dark: bool = False, scripts: bool = True
+    ) -> None:
+        self._chrome = chrome
+        self._session = session
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self._call(f"{domain}.enable")
+        self._call(
+            "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 500
+        )
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self._call("Emulation.setEmulatedMedia", features=[scheme])
+        self._scripts = scripts
+        self._allow_scripts(scripts)
+
+    def open(self, url: str) -> None:
+        """Go there, and wait until it is loaded."""
+        seen = len(self._chrome.events)
+        self._call("Page.navigate", url=url)
+        self.loaded(seen)
+
+    def loaded(self, seen: int) -> None:
+        """Returns once a page was loaded, since so many events."""
+        while not self._since(seen, "Page.loadEventFired"):
+            self._chrome.next()
+
+    def run(self, expression: str) -> Any:
+        """What a script of ours in the page results in."""
+        answer = self._call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
+        assert "exceptionDetails" not in answer, answer
+        return answer["result"].get("value")
+
+    def examine(self, expression: str) -> Any:
+        """The same of a script that has to wait, also in a page whose own scripts did not run."""
+        self._allow_scripts(True)
+        found = self.run(expression)
+        self._allow_scripts(self._scripts)
+        return found
+
+    def click(self, selector: str) -> None:
+        """Click what a selector chooses, which leads to another page."""
+        seen = len(self._chrome.events)
+        self.run(f"document.querySelector({json.dumps(selector)}).click()")
+        self.loaded(seen)
+
+    def fill(self, selector: str, text: str) -> None:
+        """Write into a field."""
+        self.run(f"document.querySelector({json.dumps(selector)}).value = {json.dumps(text)}")
+
+    def type(self, text: str) -> None:
+        """Type where the focus is."""
+        self._call("Input.insertText", text=text)
+
+    def press(self, key: str, *, leads_on: bool = False) -> None:
+        """Press a key."""
+        seen = len(self._chrome.events)
+        given = {"key": key, "code": key, "windowsVirtualKeyCode": KEYS[key]}
+        text = {"text": "\r"} if key == "Enter" else {"text": key} if key == " " else {}
+        self._call("Input.dispatchKeyEvent", type="keyDown", **given, **text)
+        self._call("Input.dispatchKeyEvent", type="keyUp", **given)
+        if leads_on:
+            self.loaded(seen)
+
+    def tab_to(self, what: str) -> None:
+        """Press Tab until ``what`` (a script that is true of it) has the focus."""
+        for _ in range(80):
+            self.press("Tab")
+            if self.run(f"(({what})(document.activeElement))"):
+                return
+        raise AssertionError(f"the keyboard does not get to {what}")
+
+    def picture(self) -> bytes:
+        """The whole page as it looks, a PNG in base64."""
+        taken = self._call("Page.captureScreenshot", captureBeyondViewport=True)
+        return str(taken["data"]).encode()
+
+    def wrong(self) -> list[str]:
+        """What the browser has said went wrong so far: a script that ran and shouldn't have, what the policy refused, errors."""
+        found = []
+        for event in self._chrome.events:
+            if event.get("sessionId") != self._session:
+                continue
+            if event["method"] == "Page.javascriptDialogOpening":
+                found.append("a dialog")
+            elif event["method"] == "Runtime.exceptionThrown":
+                found.append(str(event["params"]["exceptionDetails"].get("text")))
+            elif event["method"] == "Log.entryAdded" and event["params"]["entry"]["source"] != "network":
+                found.append(event["params"]["entry"]["text"])
+        return found
+
+    def fetched(self) -> list[str]:
+        """The addresses that the page has asked for."""
+        events = [each for each in self._chrome.events if each.get("sessionId") == self._session]
+        sent = [each for each in events if each["method"] == "Network.requestWillBeSent"]
+        return [str(each["params"]["request"]["url"]) for each in sent]
+
+    def _allow_scripts(self, allowed: bool) -> None:
+        self._call("Emulation.setScriptExecutionDisabled", value=not allowed)
+
+    def _since(self, seen: int, method: str) -> bool:
+        later = self._chrome.events[seen:]
+        return any(each["method"] == method and each.get("sessionId") == self._session for each in later)
+
+    def _call(self, method: str, **params: Any) -> dict[str, Any]:
+        return self._chrome.call(method, self._session, **params)

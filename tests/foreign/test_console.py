@@ -1,0 +1,196 @@
+"""The console in a headless Chromium: at both widths, light and dark, with scripts and without, by the keyboard alone; axe-core.
+
+Rules of docs/contract.md: R11.50, R11.53.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from oncegate.app.settings.admin_tokens import AdminToken
+from testing.caller import fresh_key
+from testing.gateway import DEADLINE, Gateway
+from testing.ledger import Ledger, Reply
+from testing.servers import RedisServer
+from testing.waiting import wait_until
+from tests.foreign.chrome import Chrome, Tab
+from tests.foreign.conftest import fetched_or_skipped
+from tests.system.conftest import Start
+
+WRITER, READER = "oncegate-a-token-that-changes", "oncegate-a-token-that-reads"
+TOKENS = [AdminToken.of("rita", READER, writes=False).setting(), AdminToken.of("will", WRITER).setting()]
+HOSTILE = "<script>alert(1)</script>\"><img src=x onerror=alert(1)><svg onload=alert(1)>'"
+PAGES = ("", "/find", "/records", "/unknown", "/commands", "/routes", "/audit")
+
+
+@pytest.fixture(scope="module")
+def chrome() -> Iterator[Chrome]:
+    with Chrome(fetched_or_skipped("chromium")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def gateway(start: Start, ledger: Ledger, redis_server: RedisServer) -> Gateway:
+    """One with records of each state, of which some hold what a page must not take for markup."""
+    held = (("content-type", "text/html"), ("x-note", HOSTILE))
+    ledger.answer("/paid", Reply(201, held, HOSTILE.encode()))
+    ledger.answer("/failed", Reply(500, held, HOSTILE.encode()))
+    return start(
+        ledger.url,
+        redis_server.url,
+        namespace=fresh_key(),
+        admin_tokens=TOKENS,
+        routes=[
+            {"path": "/later", "mode": "async", "on_missing_key": "reject"},
+            {"path": "/paid"},
+            {"path": "/failed"},
+            {"path": "/lost*"},
+            {"path": "/never&amp;'\"*"},
+        ],
+    ).ready()
+
+
+def send(gateway: Gateway, path: str, key: str) -> httpx.Response:
+    headers = {"idempotency-key": key, "authorization": "Bearer a"}
+    return httpx.post(gateway.url + path, headers=headers, content=b"a", timeout=DEADLINE)
+
+
+def unknown(gateway: Gateway, ledger: Ledger) -> str:
+    """The id of a record of unknown outcome."""
+    path = f"/lost/{fresh_key()}"
+    ledger.answer(path, Reply(cut="before-head"))
+    return str(send(gateway, path, fresh_key()).json()["record"])
+
+
+def address(gateway: Gateway, path: str = "") -> str:
+    return f"{gateway.url}/_oncegate/console{path}"
+
+
+def logged_in(chrome: Chrome, gateway: Gateway, token: str = WRITER, **options: Any) -> Tab:
+    tab = chrome.tab(**options)
+    tab.open(address(gateway))
+    tab.fill("#token", token)
+    tab.click("main button")
+    assert tab.run("document.querySelector('h1').textContent") == "Overview"
+    return tab
+
+
+def fits(tab: Tab) -> bool:
+    """Whether nothing is wider than the window: what is wide scrolls by itself."""
+    return bool(tab.run("document.documentElement.scrollWidth <= window.innerWidth"))
+
+
+@pytest.mark.parametrize(
+    ("width", "dark", "scripts"),
+    [
+        (360, False, True),
+        (360, True, True),
+        (1440, False, True),
+        (1440, True, True),
+        (360, True, False),
+        (1440, False, False),
+    ],
+)
+def test_each_page_fits_and_has_no_fault_of_axe(
+    chrome: Chrome, gateway: Gateway, ledger: Ledger, width: int, dark: bool, scripts: bool
+) -> None:
+    axe = (Path(fetched_or_skipped("node-clients")) / "node_modules/axe-core/axe.min.js").read_text("utf-8")
+    identifier = unknown(gateway, ledger)
+    tab = chrome.tab(width=width, dark=dark, scripts=scripts)
+    tab.open(address(gateway))
+    found = {"log in": faults(tab, axe)}
+    tab.fill("#token", WRITER)
+    tab.click("main button")
+    for path in (*PAGES, f"/records/{identifier}", "/nowhere"):
+        tab.open(address(gateway, path))
+        assert fits(tab), path
+        found[path] = faults(tab, axe)
+    assert {path: each for path, each in found.items() if each} == {}
+    ground = tab.run("getComputedStyle(document.body).backgroundColor")
+    assert ground == ("rgb(13, 17, 23)" if dark else "rgb(255, 255, 255)")
+    assert {url.partition("/_oncegate/")[0] for url in tab.fetched()} == {gateway.url}, (
+        "nothing is fetched from elsewhere"
+    )
+    assert tab.wrong() == []
+
+
+def faults(tab: Tab, axe: str) -> list[str]:
+    tab.run(axe + "; 0")
+    report = json.loads(tab.examine("axe.run().then(found => JSON.stringify(found.violations))"))
+    return [f"{each['id']}: {[node['html'] for node in each['nodes']][:3]}" for each in report]
+
+
+@pytest.mark.parametrize("scripts", [True, False], ids=["scripts", "plain"])
+def test_an_unknown_outcome_is_resolved_by_the_keyboard_alone(
+    chrome: Chrome, gateway: Gateway, ledger: Ledger, scripts: bool
+) -> None:
+    identifier = unknown(gateway, ledger)
+    tab = chrome.tab(scripts=scripts, width=360)
+    tab.open(address(gateway))
+    wait_until(lambda: tab.run("document.activeElement.name") == "token", "the field has the focus by itself")
+    tab.type(WRITER)
+    tab.press("Enter", leads_on=True)
+    tab.press("Tab")
+    assert tab.run("document.activeElement.className") == "skip"
+    assert tab.run("getComputedStyle(document.activeElement).left") != "-100vw"
+    tab.tab_to("e => e.textContent === 'Unknown'")
+    assert tab.run("getComputedStyle(document.activeElement).outlineStyle") == "solid", "the focus is seen"
+    tab.press("Enter", leads_on=True)
+    tab.tab_to(f"e => e.textContent === {json.dumps(identifier)}")
+    tab.press("Enter", leads_on=True)
+    tab.tab_to("e => e.id === 'status'")
+    tab.type("201")
+    tab.tab_to("e => e.id === 'body'")
+    tab.type('{"id": 7}')
+    tab.tab_to("e => e.id === 'reason-succeeded'")
+    tab.type("in the books")
+    tab.press("Enter", leads_on=True)
+    assert tab.run("document.querySelector('.notice').textContent").startswith("Resolved as executed")
+    assert tab.run("document.querySelector('.state').textContent") == "succeeded"
+    tab.tab_to("e => e.textContent === 'Log out'")
+    tab.press("Enter", leads_on=True)
+    assert tab.run("document.querySelector('h1').textContent") == "Log in"
+    assert tab.wrong() == []
+
+
+def test_what_others_have_written_runs_nowhere(chrome: Chrome, gateway: Gateway) -> None:
+    tab = logged_in(chrome, gateway)
+    key = fresh_key()
+    for path in ("/paid", "/failed"):
+        assert send(gateway, path, f"{key}{path}").status_code in (201, 500)
+        tab.open(address(gateway, "/find"))
+        tab.fill("#what", f"{key}{path}")
+        tab.click("main button")
+        tab.click("form[action$='/response'] button")
+        shown = tab.run("[...document.querySelectorAll('#response ~ pre, section pre')].map(e => e.textContent).join()")
+        assert shown.count(HOSTILE) == 2
+        assert tab.run("document.querySelectorAll('main img, main script, main svg:not(.drawing)').length") == 0
+    for path in ("/routes", "/audit?operator=" + HOSTILE, "/unknown?route=" + HOSTILE, "/records?route=" + HOSTILE):
+        tab.open(address(gateway, path))
+        assert tab.run("document.querySelectorAll('main img, main script, main svg:not(.drawing)').length") == 0, path
+    assert tab.wrong() == []
+
+
+def test_a_script_reads_no_cookie_and_no_page_frames_the_console(chrome: Chrome, gateway: Gateway) -> None:
+    tab = logged_in(chrome, gateway)
+    assert tab.run("document.cookie") == ""
+    tab.run("{ const f = document.createElement('iframe'); f.src = location.href; document.body.append(f); 0 }")
+    assert tab.run(
+        "new Promise(r => setTimeout(() => r(document.querySelector('iframe').contentDocument === null), 500))"
+    )
+
+
+def test_a_page_follows_once_it_is_asked_to(chrome: Chrome, gateway: Gateway, ledger: Ledger) -> None:
+    tab = logged_in(chrome, gateway)
+    assert tab.run("document.querySelector('h1 + button').textContent") == "Follow live"
+    identifier = unknown(gateway, ledger)
+    shown = f"document.body.textContent.includes({json.dumps(identifier)})"
+    assert not tab.run(shown)
+    tab.run("document.querySelector('h1 + button').click()")
+    seen = f"new Promise(r => {{ const t = setInterval(() => {shown} && (clearInterval(t), r(true)), 50) }})"
+    assert tab.run(seen)
+    assert tab.wrong() == []
