@@ -12,7 +12,7 @@ from loadtests.functions import BENEATH, defined
 from loadtests.processes import BenchError
 
 FLOOR = "event loop and sockets"
-OTHER = "the app and its server"
+OTHER = "other packages, and the app"
 STAGES: dict[str, tuple[str, ...]] = {
     "bytes in": (
         "app.server.connection",
@@ -180,7 +180,6 @@ STAGES: dict[str, tuple[str, ...]] = {
     ),
     "metrics": (
         "app.telemetry.",
-        "generated",  # what dataclasses write of themselves: an observation's, above all
         "logging",
         "app.factory",
         "middleware.http.keyed_request:KeyedRequest.observed",
@@ -193,11 +192,10 @@ STAGES: dict[str, tuple[str, ...]] = {
         "uvloop",
         "start",  # modules that are imported while requests are counted
         "app.replacement.",
-        "contextlib",
     ),
     OTHER: (),
 }
-"""Packages beside oncegate (FastAPI, pydantic, an app's own module) that no stage names are `OTHER`."""
+"""Packages beside oncegate (FastAPI, the standard library, an app's module) that no stage names are `OTHER`."""
 ORDER = tuple(STAGES)
 _BY_ENTRY = {entry: stage for stage, entries in STAGES.items() for entry in entries}
 

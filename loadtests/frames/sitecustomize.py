@@ -20,7 +20,7 @@ def _name(code: CodeType) -> str:
     for mark in ("site-packages", "lib-dynload", "python3.11"):
         if f"{os.sep}{mark}{os.sep}" in path:
             return path.rpartition(f"{os.sep}{mark}{os.sep}")[2].partition(os.sep)[0]
-    return "generated" if path.startswith("<") else path.rpartition(os.sep)[2]
+    return path.rpartition(os.sep)[2]  # what is frozen or generated says so: ``<frozen os>``, ``<string>``
 
 
 def _number(code: CodeType) -> int:

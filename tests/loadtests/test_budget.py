@@ -150,3 +150,22 @@ def test_stages_of_a_request_make_its_whole() -> None:
             assert sum(parts.values()) == pytest.approx(sample["instructions"])
             added = sum(sample["functions"].values()) / sample["instructions"]
             assert 0.97 < added < 1.25, "what was counted by function is another request"
+
+
+def test_a_gateway_s_functions_are_told_apart() -> None:
+    for sample in KEPT.samples:
+        if sample["door"] == "gateway":
+            parts = budget.by_stage(sample)
+            assert parts[stages.OTHER] < 0.03 * sample["instructions"]
+            assert parts["head"] > 0.05 * sample["instructions"]
+
+
+def test_more_functions_than_numbers_are_an_error(tmp_path: Path) -> None:
+    listed = tmp_path / "functions"
+    listed.write_text("1 app.counted:light\n")
+    assert functions.named(Counter({"counted_frame_0001": 7, "uv_run": 2}), listed) == {
+        "app.counted:light": 7,
+        functions.BENEATH: 2,
+    }
+    with pytest.raises(BenchError, match="more functions than"):
+        functions.named(Counter({"counted_frame_0000": 1}), listed)
