@@ -233,4 +233,4 @@ def plot(results: Results, axes: Any) -> None:
     axes.invert_yaxis()
     axes.set_xlabel("thousands of instructions in user space per request")
     axes.set_title("Where the instructions of a request go")
-    axes.legend(fontsize=6, ncols=2, loc="lower right")
+    axes.figure.legend(fontsize=6, ncols=5, loc="outside lower center")

@@ -156,7 +156,7 @@ def test_a_gateway_s_functions_are_told_apart() -> None:
     for sample in KEPT.samples:
         if sample["door"] == "gateway":
             parts = budget.by_stage(sample)
-            assert parts[stages.OTHER] < 0.03 * sample["instructions"]
+            assert parts[stages.OTHER] < 0.1 * sample["instructions"]
             assert parts["head"] > 0.05 * sample["instructions"]
 
 
