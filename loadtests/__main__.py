@@ -11,6 +11,7 @@ import click
 from loadtests import (
     append,
     attack,
+    budget,
     builds,
     cost,
     cost_report,
@@ -40,6 +41,7 @@ BENCHES: dict[str, tuple[Callable[..., Results], Any]] = {
     "order": (order.run, order),
     "relay": (relay.run, relay),
     "projections": (projections.run, projections),
+    "budget": (budget.run, budget),
 }
 """What measures, and what says what it means: ``tables`` and ``plot``."""
 RESULTS = Path(__file__).parent / "results"
@@ -171,6 +173,16 @@ def bench_instructions(out: Path | None, **options: Any) -> None:
     results = instructions.run(**options)
     folder = RESULTS / ("options" if options["options"] else "instructions")
     publish(results, instructions.tables(results), out or folder)
+
+
+@main.command("budget")
+@click.option("--build", type=click.Choice(builds.BUILDS), help="One build alone [both].")
+@_quick
+@_out
+@_fill
+def bench_budget(fill: bool, **options: Any) -> None:
+    """Where the instructions of a request go, by stage, in both builds; the objects that it makes; the bare floor."""
+    _bench("budget", fill=fill, **options)
 
 
 @main.command("attack")

@@ -16,7 +16,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count, product
 from pathlib import Path
@@ -155,6 +155,30 @@ def _checkouts(against: Path | None, build: str | None, *, quick: bool) -> Itera
 
 
 def _counted(checkout: Checkout, door: str, valgrind: str, rounds: int) -> Iterator[tuple[str, float]]:
+    with serving(checkout, door, valgrind) as (server, clients):
+        numbers = count()
+        control(valgrind, "-i", "on", server)
+        for mode in MODES[door]:
+            in_lockstep(clients, mode, max(2, rounds // 2), numbers)
+            control(valgrind, "-z", None, server)
+            in_lockstep(clients, mode, rounds, numbers)
+            yield mode, counted(valgrind, server) / (rounds * CONNECTIONS)
+
+
+@contextlib.contextmanager
+def serving(
+    checkout: Checkout,
+    door: str,
+    valgrind: str,
+    *,
+    callgrind: Sequence[str] = (),
+    variables: Mapping[str, str] = {},
+    modules: Path | None = None,
+) -> "Iterator[tuple[Process, list[Client]]]":
+    """A server under callgrind, which doesn't count yet, with Redis and an upstream; and its clients.
+
+    ``callgrind`` are more options of callgrind's, ``variables`` of the environment; ``modules`` is a folder to import from.
+    """
     core = ",".join(map(str, machine.cores()))
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="oncegate-bench-")))
@@ -162,26 +186,34 @@ def _counted(checkout: Checkout, door: str, valgrind: str, rounds: int) -> Itera
         url = f"redis://127.0.0.1:{redis.port}/0"
         port = processes.free_port()
         python = str(checkout.python)
-        if door == "gateway":
+        upstream_url = ""
+        if door != "app":
             upstream = processes.nginx("upstream.conf", core=core, folder=folder, upstream_port=processes.free_port())
             stack.enter_context(upstream)
+            upstream_url = upstream.url
+        if door == "gateway":
             script = str(checkout.python.parent / "oncegate")
-            command = [python, script, "serve", "--upstream", upstream.url, "--cache", url, "--port", str(port)]
+            command = [python, script, "serve", "--upstream", upstream_url, "--cache", url, "--port", str(port)]
+        elif door == "floor":
+            ports = [str(each) for each in (port, upstream.port, redis.port)]
+            command = [python, "-m", "loadtests.floor", *ports]
         else:
             command = [python, "-m", "loadtests.app", "oncegate", str(port), url, "patient"]
-        settings, credential = given(checkout.option, folder, collector=upstream.url if door == "gateway" else "")
-        environment = {"PYTHONHASHSEED": "0", "ONCEGATE_CACHE_TIMEOUT": PATIENCE, **settings}
-        if checkout.path is not None:
-            environment["PYTHONPATH"] = str(checkout.path)
-        callgrind = [
+        settings, credential = given(checkout.option, folder, collector=upstream_url)
+        environment = {"PYTHONHASHSEED": "0", "ONCEGATE_CACHE_TIMEOUT": PATIENCE, **settings, **variables}
+        paths = [str(path) for path in (modules, checkout.path) if path is not None]
+        if paths:
+            environment["PYTHONPATH"] = os.pathsep.join(paths)
+        under = [
             f"{valgrind}/valgrind",
             "--tool=callgrind",
             "--instr-atstart=no",
             f"--callgrind-out-file={folder}/callgrind.out",
+            *callgrind,
         ]
         server = Process(
             f"{door}-{checkout.label}",
-            [*callgrind, *command],
+            [*under, *command],
             port=port,
             core=core,
             folder=folder,
@@ -190,17 +222,11 @@ def _counted(checkout: Checkout, door: str, valgrind: str, rounds: int) -> Itera
             working_folder=checkout.root,
         )
         stack.enter_context(server)
-        builds.verify(server, compiled=checkout.path is not None)
+        if door != "floor":
+            builds.verify(server, compiled=checkout.path is not None)
         if door == "gateway":  # what operators use is loaded behind the start: not within what is counted
             httpx.get(f"{server.url}/_oncegate/openapi.json", timeout=READY_WITHIN)
-        clients = [stack.enter_context(_Client(port, credential)) for _ in range(CONNECTIONS)]
-        numbers = count()
-        control(valgrind, "-i", "on", server)
-        for mode in MODES[door]:
-            _in_lockstep(clients, mode, max(2, rounds // 2), numbers)
-            control(valgrind, "-z", None, server)
-            _in_lockstep(clients, mode, rounds, numbers)
-            yield mode, counted(valgrind, server) / (rounds * CONNECTIONS)
+        yield server, [stack.enter_context(Client(port, credential)) for _ in range(CONNECTIONS)]
 
 
 def given(option: str, folder: Path, collector: str = "") -> tuple[dict[str, str], str]:
@@ -231,7 +257,7 @@ def given(option: str, folder: Path, collector: str = "") -> tuple[dict[str, str
     return {}, CREDENTIAL
 
 
-def control(valgrind: str, flag: str, value: str | None, server: Process) -> str:
+def control(valgrind: str, flag: str, value: str | None, server: Process | subprocess.Popen[str]) -> str:
     """What callgrind answers. Raises `BenchError` where it doesn't."""
     command = [f"{valgrind}/callgrind_control", flag, *([value] if value else []), str(server.pid)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=READY_WITHIN)
@@ -248,7 +274,8 @@ def counted(valgrind: str, server: Process) -> int:
     return sum(int(found.replace(",", "")) for found in threads)
 
 
-def _in_lockstep(clients: "list[_Client]", mode: str, rounds: int, numbers: "count[int]") -> None:
+def in_lockstep(clients: "list[Client]", mode: str, rounds: int, numbers: "count[int]") -> None:
+    """``rounds`` requests of each client: all are sent, then all answers are read."""
     for _ in range(rounds):
         for client in clients:
             client.send(mode, next(numbers))
@@ -256,7 +283,7 @@ def _in_lockstep(clients: "list[_Client]", mode: str, rounds: int, numbers: "cou
             client.receive()
 
 
-class _Client:
+class Client:
     """One kept connection."""
 
     def __init__(self, port: int, credential: str) -> None:
@@ -265,7 +292,7 @@ class _Client:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._replay = os.urandom(8).hex()
 
-    def __enter__(self) -> "_Client":
+    def __enter__(self) -> "Client":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -302,6 +329,8 @@ def _request(mode: str, key: str, credential: str = CREDENTIAL) -> bytes:
     if mode == "GET that passes":
         return "\r\n".join(["GET /payments HTTP/1.1", *lines, "", ""]).encode()
     lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
-    if mode in ("first request", "replay"):
+    if mode in ("first request", "replay", "submission"):
         lines.append(f"Idempotency-Key: {key}")
+    if mode == "submission":
+        lines.append("Prefer: respond-async")
     return "\r\n".join(["POST /payments HTTP/1.1", *lines, "", ""]).encode() + body

@@ -16,6 +16,7 @@ from typing import Any
 
 from loadtests import (
     aims,
+    budget,
     builds,
     capacity,
     cost_report,
@@ -43,7 +44,7 @@ PAGES = (
     "docs/projections.md",
     "README.md",
 )
-BENCHES = ("gateway", "middleware", "cost", "duplicates", "inbox", "order", "relay", "projections")
+BENCHES = ("gateway", "middleware", "cost", "duplicates", "inbox", "order", "relay", "projections", "budget")
 MARKED = re.compile(r"(<!-- made by scripts/performance: ([a-z-]+) -->\n).*?(<!-- until here -->)", re.DOTALL)
 
 Everything = dict[str, Results]
@@ -205,6 +206,7 @@ PARTS: dict[str, Callable[[Everything], str]] = {
     "order": lambda results: _tables(order.tables(results["order"])),
     "relay": lambda results: _tables(relay.tables(results["relay"])),
     "projections": lambda results: _tables(projections.tables(results["projections"])),
+    "budget": lambda results: _tables(budget.tables(results["budget"])),
     "others": lambda _: on_other_machines(others()),
     "scaling": _scaling,
     "readme": _readme,
@@ -235,6 +237,7 @@ def draw_all(results: Everything) -> None:
         "order": ("order", order.plot),
         "relay": ("relay", relay.plot),
         "projections": ("projections", projections.plot),
+        "budget": ("budget", budget.plot),
     }  # fmt: skip
     for name, (bench, plot) in plots.items():
         draw(results[bench], plot, KEPT, name, formats=("svg",))
