@@ -74,7 +74,8 @@ class Paying:
             done = [await self._retry(request)]
         await self._readings.read()
         self._performed += 1  # numbered, so that the same outcome once more is read out, too
-        self.outcome = f"{self._performed}. {action.label}: {' and '.join(map(summary, done))}."
+        answers = sorted(map(summary, done))  # what is executed first, whichever of two copies that was
+        self.outcome = f"{self._performed}. {action.label}: {' and '.join(answers)}."
 
     async def _retry(self, request: PaymentRequest) -> Sent:
         """Send it again as a client does: as long as the answer says that this may help, after the pause that it asks for."""
