@@ -31,7 +31,7 @@ _STEP: Final = 500
 @dataclass(frozen=True, slots=True)
 class Chosen:
     """Which records are wanted: in the ``state`` that they read as, of ``callers`` (digests), of the ``route``, begun at
-    ``since_ms`` (Unix time) or later, a part of the trace ``trace_id``.
+    ``since_ms`` (Unix time) or later and earlier than ``before_ms``, a part of the trace ``trace_id``.
 
     ``None``, or 0: any. What a record does not say is not wanted.
     """
@@ -41,6 +41,7 @@ class Chosen:
     route: str | None = None
     since_ms: int = 0
     trace_id: str | None = None
+    before_ms: int = 0
 
     def may_be(self, identifier: str) -> bool:
         """Whether a record of this id can be one of them."""
@@ -50,11 +51,53 @@ class Chosen:
     def is_one(self, held: Claim | None) -> bool:
         """Whether it is, in any state; ``None`` is one that can't be read."""
         if held is None:
-            return self.route is None and not self.since_ms and self.trace_id is None
+            return (self.route, self.since_ms, self.before_ms, self.trace_id) == (None, 0, 0, None)
         trace = held.record.trace
         if self.trace_id is not None and trace_id_of(trace.span) != self.trace_id:
             return False
+        if self.before_ms and not 0 < trace.begun_at_ms < self.before_ms:
+            return False
         return (self.route is None or is_of_route(trace.route, self.route)) and trace.begun_at_ms >= self.since_ms
+
+
+class Scan:
+    """A scan of ``records`` for those that may be ``chosen``, from ``cursor`` on. ``scanned`` is how many were looked at so far,
+    ``cursor`` where it goes on; ``""`` once it is at the end.
+    """
+
+    def __init__(self, records: Records, chosen: Chosen, cursor: str = "") -> None:
+        self.cursor = cursor
+        self.scanned = 0
+        self._records = records
+        self._chosen = chosen
+        self._seen: set[str] = set()
+
+    async def parts(self, most: int, seconds: float = MOST_SECONDS) -> AsyncIterator[list[tuple[str, Claim | None]]]:
+        """Some at a time, each with its id; ``None`` is one that can't be read. It ends after about ``most``, or ``seconds``.
+
+        Raises `NotARecord` for a cursor that is none, `oncegate.cache.errors.CacheError`.
+        """
+        ends = monotonic() + seconds
+        async for page in _pages(self._records, self.cursor):
+            for some in in_parts(list(self._unseen(page.keys)), AT_ONCE):
+                held = await peek_all(self._records.cache, [self._records.key_of(identifier) for identifier in some])
+                yield [
+                    (identifier, each if isinstance(each, Claim) else None)
+                    for identifier, each in zip(some, held, strict=True)
+                    if each is not None
+                ]
+            self.cursor = page.cursor
+            if self.scanned >= most or monotonic() >= ends:
+                return
+
+    def _unseen(self, keys: Sequence[str]) -> Iterator[str]:
+        """The ids of those that can be one of the chosen; each once, though a scan may return it again."""
+        for identifier in map(record_id, keys):
+            if identifier not in self._seen:
+                self._seen.add(identifier)
+                self.scanned += 1
+                if self._chosen.may_be(identifier):
+                    yield identifier
 
 
 class Newest:
@@ -62,12 +105,10 @@ class Newest:
 
     def __init__(self, chosen: Chosen, limit: int, *, oldest: bool = False) -> None:
         self._sign = -1 if oldest else 1
-        self.scanned = 0
         self.counts: Counter[str] = Counter()
         self._chosen = chosen
         self._limit = limit
         self._held: list[tuple[int, str, Claim | None]] = []
-        self._seen: set[str] = set()
 
     def add(self, identifier: str, held: Claim | None) -> None:
         """Add a record; ``None``: it can't be read."""
@@ -79,15 +120,6 @@ class Newest:
             # An id is there once, so two are never compared further.
             found = (0 if held is None else self._sign * held.record.trace.begun_at_ms, identifier, held)
             (heapq.heappush if len(self._held) < self._limit else heapq.heappushpop)(self._held, found)
-
-    def unseen(self, keys: Sequence[str]) -> Iterator[str]:
-        """The ids of those that can be one of the chosen; each once, though a scan may return it again."""
-        for identifier in map(record_id, keys):
-            if identifier not in self._seen:
-                self._seen.add(identifier)
-                self.scanned += 1
-                if self._chosen.may_be(identifier):
-                    yield identifier
 
     def rows(self) -> list[dict[str, Any]]:
         """Those that are held, the newest first, or the oldest."""
@@ -113,22 +145,15 @@ async def newest(
 
     Raises `NotARecord` for a cursor that is none, `oncegate.cache.errors.CacheError`.
     """
-    found, after = Newest(chosen, limit, oldest=oldest), cursor
-    ends = monotonic() + MOST_SECONDS
-    async for page in _pages(records, cursor):
-        after = page.cursor
-        for some in in_parts(list(found.unseen(page.keys)), AT_ONCE):
-            held = await peek_all(records.cache, [records.key_of(identifier) for identifier in some])
-            for identifier, each in zip(some, held, strict=True):
-                if each is not None:
-                    found.add(identifier, each if isinstance(each, Claim) else None)
-        if found.scanned >= most or monotonic() >= ends:
-            break
+    found, scan = Newest(chosen, limit, oldest=oldest), Scan(records, chosen, cursor)
+    async for part in scan.parts(most):
+        for identifier, held in part:
+            found.add(identifier, held)
     return {
         "records": found.rows(),
-        "cursor": after,
-        "scanned": found.scanned,
-        "complete": not cursor and not after,
+        "cursor": scan.cursor,
+        "scanned": scan.scanned,
+        "complete": not cursor and not scan.cursor,
         "counts": dict(found.counts),
     }
 

@@ -41,7 +41,7 @@ def as_described(answer: httpx.Response) -> httpx.Response:
     What is not there, and another method, are the problem of an operation.
     """
     names = answer.request.url.path.removeprefix("/_oncegate").split("/")
-    names[2:3] = ["{id}" if name not in ("", "find", "errors") else name for name in names[2:3]]
+    names[2:3] = ["{id}" if name not in ("", "find", "errors", "unknown") else name for name in names[2:3]]
     names[3:4] = ["{group}" if names[2] == "errors" else name for name in names[3:4]]
     operation = DESCRIPTION["paths"].get("/".join(names), {}).get(answer.request.method.lower(), {"responses": {}})
     response = operation["responses"].get(str(answer.status_code))

@@ -17,6 +17,7 @@ from oncegate.app.operators.pages import commands, description, models
 from oncegate.app.operators.pages import decisions as decisions_page
 from oncegate.app.operators.pages import records as records_page
 from oncegate.app.operators.pages import reload as reload_page
+from oncegate.app.operators.pages import unknown as unknown_page
 from oncegate.app.operators.pages.bearer import Bearer
 from oncegate.app.operators.pages.commands import CommandStatuses
 from oncegate.app.operators.pages.operations import FOR_OPERATORS
@@ -181,7 +182,7 @@ def routers(
     if statuses:
         found.append(commands.router)
     if records:
-        found.append(records_page.router)
+        found += [unknown_page.router, records_page.router]  # in this order: the latter takes any name for an id
     if dead_letters:
         from oncegate.app.operators.pages.dead_letters import router as letters  # loads redis-py's client
         from oncegate.app.operators.pages.streams import router as streams

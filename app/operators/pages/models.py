@@ -382,7 +382,7 @@ class Release(Change):
     attempt: Annotated[int, Field(ge=0, description="The attempt that was looked at; 0: any")] = 0
 
 
-class Outcome(Release):
+class _Finding(_Received):
     outcome: Literal["succeeded", "failed"] = Field(alias="as")
     status: Annotated[int, Field(ge=200, le=599)] | None = Field(
         default=None, description="What retries get; a success needs one"
@@ -393,6 +393,49 @@ class Outcome(Release):
     ttl: Annotated[float, Field(gt=0, le=MOST_SECONDS)] | None = Field(
         default=None, description="Seconds; without: the longest of any route"
     )
+
+
+class Outcome(_Finding, Release):
+    pass
+
+
+class OfUnknown(_Received):
+    """Which records of unknown outcome: all, or those of a route, of callers, of a time."""
+
+    reason: Annotated[str, Field(max_length=MOST_REASON, pattern=f"^[^\\s{REASON.pattern[2:-1]}{REASON.pattern}$")] = (
+        Field(description="Kept with each record, and logged, beside the operator's name")
+    )
+    route: Annotated[str, Field(max_length=1000)] | Missing = Field(
+        default=None, description="Only those of this route; * is the default one"
+    )
+    caller: list[CallerDigest] | Missing = Field(default=None, description="Only those of a caller, by its digest")
+    since: Annotated[float, Field(gt=0, le=MOST_SECONDS)] | Missing = Field(
+        default=None, description="Only those that began at most so many seconds before until"
+    )
+    older: Annotated[float, Field(gt=0, le=MOST_SECONDS)] | Missing = Field(
+        default=None, description="Only those that began more than so many seconds before until"
+    )
+    until: AwareDatetime | Missing = Field(
+        default=None,
+        description="Only those that were unknown then: when they were looked at. Without: now; the answer has it",
+    )
+    cursor: str = Field(default="", description="Where an earlier answer ended; with the until that it had")
+    dry_run: bool = Field(default=False, description="Only count")
+
+
+class OutcomeOfUnknown(_Finding, OfUnknown):
+    """The same, and what became of them."""
+
+
+class UnknownChanged(_Sent):
+    until: AwareDatetime
+    scanned: int = Field(description="How many records this answer has looked at")
+    found: int = Field(description="How many of them were meant")
+    resolved: int
+    refused: int = Field(description="Those that others have changed between the look and the change")
+    left: int = Field(description="Of unknown outcome, but not at until already, or they don't say since when")
+    cursor: str
+    complete: bool = Field(description="Whether those were all; else it goes on with cursor, empty or not, and until")
 
 
 class Counts(_Sent):

@@ -131,16 +131,23 @@ async def release_record(
 )
 async def resolve_record(request: Request, identifier: Identifier, given: models.Outcome) -> Response:
     """It was executed: retries get this answer from now on."""
-    resolve = resolution(
+    resolve = finding(given, force=given.force, attempt=given.attempt)
+    return await _write(request, identifier, resolve, given.reason)
+
+
+def finding(
+    given: models.Outcome | models.OutcomeOfUnknown, *, force: bool = False, attempt: int = 0
+) -> ResolveRequest:
+    """What somebody has found out, as a document says it. Raises `NotARecord`."""
+    return resolution(
         State(given.outcome),
         status=given.status,
         headers=given.headers,
         body=given.body.encode() if given.body_encoding == "text" else _from_base64(given.body),
         ttl=given.ttl,
-        force=given.force,
-        attempt=given.attempt,
+        force=force,
+        attempt=attempt,
     )
-    return await _write(request, identifier, resolve, given.reason)
 
 
 def author_of(request: Request, reason: str) -> Author:
