@@ -61,8 +61,8 @@ class Chosen:
 
 
 class Scan:
-    """A scan of ``records`` for those that may be ``chosen``, from ``cursor`` on. ``scanned`` is how many were looked at so far,
-    ``cursor`` where it goes on; ``""`` once it is at the end.
+    """A scan of ``records`` for those that may be ``chosen``, from ``cursor`` on. ``scanned`` is how many were looked at,
+    ``cursor`` where it goes on, both as of the last page that is done with; ``""`` once it is at the end.
     """
 
     def __init__(self, records: Records, chosen: Chosen, cursor: str = "") -> None:
@@ -86,7 +86,7 @@ class Scan:
                     for identifier, each in zip(some, held, strict=True)
                     if each is not None
                 ]
-            self.cursor = page.cursor
+            self.cursor, self.scanned = page.cursor, len(self._seen)
             if self.scanned >= most or monotonic() >= ends:
                 return
 
@@ -95,7 +95,6 @@ class Scan:
         for identifier in map(record_id, keys):
             if identifier not in self._seen:
                 self._seen.add(identifier)
-                self.scanned += 1
                 if self._chosen.may_be(identifier):
                     yield identifier
 

@@ -115,8 +115,11 @@ async def change_unknown(
     scan, done, ends = Scan(records, chosen, cursor), UnknownChanges(), monotonic() + seconds
     try:
         async with aclosing(scan.parts(most, seconds)) as parts:
+            at, left = scan.cursor, 0
             async for part in parts:
                 now = now_ms()
+                if scan.cursor != at:
+                    at, left = scan.cursor, done.left
                 for identifier, held in part:
                     if held is None or held.record.state is not State.UNKNOWN or not chosen.is_one(held):
                         continue
@@ -132,7 +135,9 @@ async def change_unknown(
                         done.refused += answer is not Resolution.RESOLVED
                         await asyncio.sleep(0)  # some caches answer at once
                 if done.resolved >= MOST_CHANGED or (done.resolved and monotonic() >= ends):
-                    break  # perhaps within a page, which is begun again: what was resolved is not unknown any more
+                    # Perhaps within a page, which is begun again: what was resolved is not unknown any more, what is left is.
+                    done.left = left
+                    break
             else:
                 done.complete = not scan.cursor
     finally:

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from oncegate.app.http1 import TrustedPeers
 from oncegate.app.operators.audit import Author
-from oncegate.app.operators.console import audit, find, overview, record, records, routes, unknown
+from oncegate.app.operators.console import all_unknown, audit, find, overview, record, records, routes, unknown
 from oncegate.app.operators.console.attempts import Attempts
 from oncegate.app.operators.console.frame import (
     COOKIE,
@@ -182,7 +182,7 @@ class Console:
 
 def _pages(sources: Sources) -> list[ConsolePage]:
     """All pages, in the order of the menu; those of commands where there are streams."""
-    pages = [*overview.PAGES, *find.PAGES, *records.PAGES, *record.PAGES, *unknown.PAGES]
+    pages = [*overview.PAGES, *find.PAGES, *records.PAGES, *record.PAGES, *unknown.PAGES, *all_unknown.PAGES]
     if sources.streams:
         from oncegate.app.operators.console import commands  # loads redis-py's client
 

@@ -5,18 +5,16 @@ from urllib.parse import urlencode
 
 from starlette.responses import Response
 
+from oncegate.app.operators.console.choices import AGES, MOST_ROUTE
 from oncegate.app.operators.console.frame import ConsolePage, PageRefused, Visit
 from oncegate.app.operators.newest import CALLER_DIGEST, Chosen, newest
 from oncegate.cache.record import State
 from oncegate.middleware.outcome.responses import now_ms
 
 STATES: Final = (State.IN_FLIGHT.value, State.SUCCEEDED.value, State.FAILED.value, State.UNKNOWN.value)
-AGES: Final = {"5m": 300, "30m": 1800, "6h": 6 * 3600, "1d": 86400, "7d": 7 * 86400}
-"""What ``since`` may be, in seconds."""
 LISTED: Final = 50
 SCANNED: Final = 2000
 """Records that are looked at for one page; the page says so, and leads on to others."""
-_MOST_ROUTE: Final = 1000
 
 
 async def records(visit: Visit) -> Response:
@@ -52,8 +50,8 @@ def _chosen(choice: dict[str, str]) -> Chosen:
         )
     if since and since not in AGES:
         raise PageRefused(400, f"since is one of {', '.join(AGES)}.")
-    if len(route) > _MOST_ROUTE:
-        raise PageRefused(400, f"A route's pattern is {_MOST_ROUTE} characters at most.")
+    if len(route) > MOST_ROUTE:
+        raise PageRefused(400, f"A route's pattern is {MOST_ROUTE} characters at most.")
     since_ms = now_ms() - AGES[since] * 1000 if since else 0
     return Chosen(state or None, frozenset([caller]) if caller else None, route or None, since_ms)
 

@@ -5,8 +5,10 @@ from urllib.parse import urlencode
 
 from starlette.responses import Response
 
+from oncegate.app.operators.console.choices import AGES, choice_of, which_of
 from oncegate.app.operators.console.frame import ConsolePage, Visit
-from oncegate.app.operators.newest import Chosen, newest
+from oncegate.app.operators.newest import newest
+from oncegate.middleware.outcome.responses import now_ms
 
 MOST_ROWS: Final = 50
 SCANNED: Final = 2000
@@ -14,11 +16,20 @@ SCANNED: Final = 2000
 
 async def unknown(visit: Visit) -> Response:
     """What is of unknown outcome?"""
-    route, cursor = visit.query("route")[:1000], visit.query("cursor")[:200]
-    chosen = Chosen(state="unknown", route=route or None)
+    choice, cursor = choice_of(visit.request.query_params), visit.query("cursor")[:200]
+    chosen = which_of(choice, now_ms()).chosen()
     found = await newest(visit.sources.records, chosen, cursor=cursor, limit=MOST_ROWS, most=SCANNED, oldest=True)
-    further = urlencode({"route": route, "cursor": found["cursor"]}) if found["cursor"] else ""
-    return visit.page("unknown.html", "Unknown outcomes", route=route, found=found, further=further, begun=bool(cursor))
+    given = {name: value for name, value in choice.items() if value}
+    return visit.page(
+        "unknown.html",
+        "Unknown outcomes",
+        choice=choice,
+        ages=list(AGES),
+        found=found,
+        chosen=urlencode(given),
+        further=urlencode(given | {"cursor": found["cursor"]}) if found["cursor"] else "",
+        begun=bool(cursor),
+    )
 
 
 PAGES = (ConsolePage("/unknown", unknown, "Unknown"),)

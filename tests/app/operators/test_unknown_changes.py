@@ -218,7 +218,7 @@ async def test_a_step_is_bounded_and_the_next_one_goes_on(cache: Cache, monkeypa
     assert 60 <= first["resolved"] <= 110
     assert not first["complete"]
     hurried = await change_unknown(records, None, which, RELEASE, WHO, cursor=first["cursor"], seconds=0.0)
-    assert 1 <= hurried["resolved"] <= 50
+    assert hurried["resolved"] <= 50
     total = await whole(records, which)
     assert first["resolved"] + hurried["resolved"] + total["resolved"] == 300
     assert {await state_of(records, each) for each in ids} == {"absent"}
