@@ -5,6 +5,8 @@ import logging
 import os
 import socket
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import click
 
@@ -28,11 +30,20 @@ def author(reason: str) -> Author:
 
 def audit(what: str, done: str, reason: str) -> None:
     """Write on standard error what was changed, and how: no gateway writes this audit line."""
+    with audit_shown():
+        author(reason).report(plain(what), done)
+
+
+@contextmanager
+def audit_shown() -> Iterator[None]:
+    """Audit lines go to standard error meanwhile."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
     log.addHandler(handler)
-    author(reason).report(plain(what), done)
-    log.removeHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
 
 
 async def audit_kept(cache: object, namespace: str, what: str, done: str, reason: str) -> None:
@@ -53,11 +64,16 @@ def _checked_reason(_: click.Context, __: click.Parameter, reason: str) -> str:
     return reason
 
 
+def _given_reason(context: click.Context, parameter: click.Parameter, reason: str) -> str:
+    """The same, of one that has to be there."""
+    return _checked_reason(context, parameter, reason.strip()) or end("--reason says why, in some words")
+
+
 reason = click.option(
     "--reason", default="", metavar="TEXT", callback=_checked_reason, help="Why; kept and logged with your name."
 )
 """The option of whatever an operator changes."""
 reason_needed = click.option(
-    "--reason", required=True, metavar="TEXT", callback=_checked_reason, help="Why; logged with your name."
+    "--reason", required=True, metavar="TEXT", callback=_given_reason, help="Why; logged with your name."
 )
 """The option of commands whose effect can't be undone."""

@@ -1,15 +1,15 @@
 """``oncegate keys``: shows, resolves, releases and purges the records of idempotency keys. For 3 a.m."""
 
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from oncegate.app.cli.audit import audit, audit_kept, author, reason
+from oncegate.app.cli.keys_all import release_all, resolve_all
+from oncegate.app.cli.keys_finding import finding_options
 from oncegate.app.cli.keys_list import began, chosen_of, newest_of
 from oncegate.app.cli.keys_options import (
     attempt_option,
@@ -27,16 +27,12 @@ from oncegate.app.cli.terminal import output
 from oncegate.app.cli.usage import end
 from oncegate.app.operators.audit import resolved
 from oncegate.cache.errors import RecordUnreadable
-from oncegate.cache.record import State
 
 if TYPE_CHECKING:
+    from oncegate.app.cli.keys_finding import Finding
     from oncegate.app.cli.keys_options import Source
     from oncegate.cache.transitions import ResolveRequest
 
-_TTL = (
-    "For how long it is kept. Without: the longest ttl (of a failure: error_ttl) of any route, by the gateway's own "
-    "configuration, or here by --config's."
-)
 _ONLY_SHARED = (
     "those of memory:// can't be purged, and go with their gateway's restart; one by one: keys release --gateway URL"
 )
@@ -59,6 +55,8 @@ def keys() -> None:
       oncegate keys resolve --record ID --status 201 --body @answer.json
       # it was not: the next retry executes it
       oncegate keys release --record ID --reason 'no debit in the bank statement'
+      # none of those that a gateway had under way when it died was executed: count them, then release all
+      oncegate keys release-all --route /payments --since 30m --reason 'no debits since noon' --dry-run
     \b
       # whatever was kept for this caller, or by this route's rules
       echo 'Authorization: Bearer ...' | oncegate keys purge --caller - --dry-run
@@ -157,16 +155,7 @@ async def release(
 
 @keys.command()
 @which_record
-@click.option("--as", "outcome", type=click.Choice(["succeeded", "failed"]), help="What became of it.")
-@click.option("--status", type=click.IntRange(200, 599), help="The status that retries get; implies --as succeeded.")
-@click.option(
-    "--body",
-    metavar="TEXT|@FILE|@-",
-    default="",
-    help="The body that retries get: application/json, unless --header says otherwise.",
-)
-@click.option("--header", "headers", multiple=True, metavar="LINE", help="A header that retries get; repeatable.")
-@click.option("--ttl", type=float, metavar="SECONDS", help=_TTL)
+@finding_options
 @force_option
 @attempt_option
 @reason
@@ -174,30 +163,14 @@ async def release(
 async def resolve(
     source: "Source",
     as_json: bool,
-    outcome: str | None,
-    status: int | None,
-    body: str,
-    headers: tuple[str, ...],
-    ttl: float | None,
+    finding: "Finding",
     force: bool,
     attempt: int | None,
     reason: str,
     **which: str | None,
 ) -> None:
     """Write down what became of a request whose outcome nobody knows."""
-    from oncegate.app.operators.records import resolution
-
-    if which["caller"] is not None and body == "@-":
-        end("standard input can't be both the caller and the body")
-    resolve = resolution(
-        State(outcome or ("succeeded" if status is not None else end("say --status, or --as failed"))),
-        status=status,
-        headers=[_header(line) for line in headers],
-        body=_content(body),
-        ttl=ttl,
-        force=force,
-        attempt=attempt or 0,
-    )
+    resolve = finding(which["caller"], force=force, attempt=attempt or 0)
     await _resolve(source, await _one(source, **which), resolve, reason, as_json=as_json)
 
 
@@ -298,20 +271,5 @@ async def _one(source: "Source", **which: str | None) -> str:
     return found[0]
 
 
-def _header(line: str) -> tuple[str, str]:
-    name, colon, value = line.partition(":")
-    if not colon:
-        end("--header takes a header line: 'Location: /payments/17'")
-    return name.strip(), value.strip(" \t")
-
-
-def _content(body: str) -> bytes:
-    """The bytes that ``--body`` stands for: a file's content, standard input's, or its own text."""
-    try:
-        if body == "@-":
-            return sys.stdin.buffer.read()
-        if body.startswith("@"):
-            return Path(body[1:]).read_bytes()
-    except OSError as error:
-        end(f"--body: the file can't be read: {error.strerror}")
-    return body.encode("utf-8", "surrogateescape")
+keys.add_command(resolve_all)
+keys.add_command(release_all)

@@ -91,12 +91,17 @@ def which_record(command: Callable[..., None]) -> Callable[..., None]:
 
 def ms_ago(age: str | None, option: str) -> int:
     """The Unix time (ms) that was so long ago; 0 where the ``option`` was not given."""
+    return 0 if age is None else max(1, round(time() * 1000) - seconds_of(age, option) * 1000)
+
+
+def seconds_of(age: str | None, option: str) -> int:
+    """An age in seconds; 0 where the ``option`` was not given."""
     if age is None:
         return 0
     amount, unit = age[:-1], age[-1:]
     if not (amount.isascii() and amount.isdigit() and len(amount) < 8 and int(amount) and unit in _UNITS):
         end(f"{option} takes an age above 0: 45s, 90m, 12h, 30d")
-    return max(1, round(time() * 1000) - int(amount) * _UNITS[unit] * 1000)
+    return int(amount) * _UNITS[unit]
 
 
 def caller_lines(caller: str | None) -> list[str] | None:

@@ -125,18 +125,19 @@ def _upstream(record: dict[str, Any]) -> str:
 @contextmanager
 def purging(err: Console) -> Iterator[Callable[["Purged"], None]]:
     """Shows a purge's progress, where ``err`` is a terminal. How many records there are isn't known beforehand."""
+    with progress(err) as show:
+        yield lambda purged: show(f"{purged.seen} looked at, {purged.found} found, {purged.removed} removed")
+
+
+@contextmanager
+def progress(err: Console) -> Iterator[Callable[[str], None]]:
+    """Shows how far something is, in words, where ``err`` is a terminal."""
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=err, disable=not err.is_terminal, transient=True) as progress:
-        task = progress.add_task("0 looked at", total=None)
-
-        def show(purged: "Purged") -> None:
-            progress.update(
-                task, description=f"{purged.seen} looked at, {purged.found} found, {purged.removed} removed"
-            )
-
-        yield show
+    with Progress(*columns, console=err, disable=not err.is_terminal, transient=True) as shown:
+        task = shown.add_task("0 looked at", total=None)
+        yield lambda words: shown.update(task, description=words)
 
 
 def print_purged(purged: dict[str, Any]) -> None:
@@ -154,3 +155,13 @@ def print_resolution(resolved: dict[str, Any]) -> None:
     state = resolved["state"]
     meaning = "the key is free: a retry is executed" if state == "absent" else f"a retry {_RETRY[state]}"
     console().print(f"{resolved['id']} is {state} now; {meaning}", markup=False)
+
+
+def print_changed_unknown(changed: dict[str, Any]) -> None:
+    """How many records of unknown outcome were found and changed."""
+    text = f"{changed['found']} found, {'none' if changed['dry_run'] else changed['resolved']} changed"
+    if changed["refused"]:
+        text += f"; {changed['refused']} were not: others have changed them meanwhile"
+    if changed["left"]:
+        text += f"; {changed['left']} are left: they have become unknown since, or don't say since when"
+    console().print(text, markup=False)

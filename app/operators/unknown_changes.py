@@ -52,13 +52,13 @@ class UnknownAt:
         return 0 < unknown_since_ms(held, now) < self.at_ms
 
     def words(self) -> str:
-        """The choice as audit lines name it."""
+        """The choice as audit lines name it, in one line."""
         parts = [f"until {instant(self.at_ms)}"]
         parts += [f"begun within {self.since:g} s"] * bool(self.since)
         parts += [f"begun more than {self.older:g} s ago"] * bool(self.older)
         parts += [f"caller {digest}" for digest in sorted(self.callers or ())]
         parts += [f"route {self.route}"] * (self.route is not None)
-        return ", ".join(parts)
+        return "".join(each if each.isprintable() else "?" for each in ", ".join(parts))
 
 
 @dataclass(slots=True)

@@ -24,9 +24,11 @@ from oncegate.app.operators.pages.models import (
     RecordList,
     ReloadedShape,
     Resolved,
+    UnknownChanged,
     WholeRecord,
 )
 from oncegate.app.operators.records import NotARecord
+from oncegate.app.operators.unknown_changes import UnknownAt
 from oncegate.cache.transitions import Resolution, ResolveRequest
 from oncegate.middleware.outcome.responses import now_ms
 
@@ -119,26 +121,26 @@ class RemoteGateway:
 
     async def resolve(self, identifier: str, resolve: ResolveRequest, author: Author) -> Resolution:
         """See `Records`; the author's name is the one that the gateway knows by the token."""
-        members: dict[str, Any] = {"force": resolve.force, "attempt": resolve.attempt}
+        members: dict[str, Any] = {"force": resolve.force, "attempt": resolve.attempt} | _finding(resolve)
         if author.reason:  # an older gateway doesn't take one
             members["reason"] = author.reason
-        action = "release"
-        if resolve.state is not None:
-            action = "resolve"
-            members["as"] = resolve.state.value
-            if resolve.ttl_ms:
-                members["ttl"] = resolve.ttl_ms / 1000
-            if resolve.response is not None:
-                response = resolve.response
-                members["status"] = response.status
-                members["headers"] = [
-                    (name.decode("latin-1"), value.decode("latin-1"))
-                    for name, value in response.headers
-                    if name != b"content-length"
-                ]
-                members |= {"body": b64encode(response.body or b"").decode(), "body_encoding": "base64"}
+        action = "release" if resolve.state is None else "resolve"
         answer = self._fetch("POST", f"{quote(identifier, safe=':')}/{action}", Resolved, members)
         return Resolution(answer["resolution"])
+
+    async def change_unknown(
+        self, which: UnknownAt, resolve: ResolveRequest, author: Author, *, until: str, cursor: str, dry_run: bool
+    ) -> dict[str, Any]:
+        """See `oncegate.app.operators.unknown_changes.change_unknown`. What was unknown ``until`` when is by the gateway's clock:
+        its first answer, to none, says it.
+        """
+        members: dict[str, Any] = {"reason": author.reason, "cursor": cursor, "dry_run": dry_run} | _finding(resolve)
+        given = {"route": which.route, "since": which.since, "older": which.older, "until": until}
+        members |= {name: value for name, value in given.items() if value}
+        if which.callers is not None:
+            members["caller"] = sorted(which.callers)
+        action = "release" if resolve.state is None else "resolve"
+        return self._fetch("POST", f"unknown/{action}", UnknownChanged, members)
 
     def _document(self, method: str, path: str, shape: type[BaseModel]) -> dict[str, Any]:
         status, content = self._exchange(method, path, None)
@@ -196,6 +198,25 @@ class RemoteGateway:
             raise GatewayError(f"the gateway did not answer: {error or type(error).__name__}") from None
         finally:
             connection.close()
+
+
+def _finding(resolve: ResolveRequest) -> dict[str, Any]:
+    """The members of a document that say what became of it; none for a release."""
+    if resolve.state is None:
+        return {}
+    members: dict[str, Any] = {"as": resolve.state.value}
+    if resolve.ttl_ms:
+        members["ttl"] = resolve.ttl_ms / 1000
+    if resolve.response is not None:
+        response = resolve.response
+        members["status"] = response.status
+        members["headers"] = [
+            (name.decode("latin-1"), value.decode("latin-1"))
+            for name, value in response.headers
+            if name != b"content-length"
+        ]
+        members |= {"body": b64encode(response.body or b"").decode(), "body_encoding": "base64"}
+    return members
 
 
 @contextmanager
