@@ -43,7 +43,7 @@ def unknown(words: list[str]) -> list[str]:
             options = {option for command in commands for param in command.params for option in param.opts}
             if word.rstrip(",.:)").partition("=")[0] not in options | {"--help"}:
                 wrong.append(word)
-        elif groups and re.fullmatch(r"[a-z|]+", word):
+        elif groups and re.fullmatch(r"[a-z|-]+", word):
             below = [group.commands.get(name) for group in groups for name in word.split("|")]
             wrong += [word] if None in below else []
             commands = [command for command in below if command is not None] or commands
