@@ -8,7 +8,7 @@ import asyncio
 import heapq
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Final
@@ -72,7 +72,9 @@ class Scan:
         self._chosen = chosen
         self._seen: set[str] = set()
 
-    async def parts(self, most: int, seconds: float = MOST_SECONDS) -> AsyncIterator[list[tuple[str, Claim | None]]]:
+    async def parts(
+        self, most: int, seconds: float = MOST_SECONDS
+    ) -> AsyncGenerator[list[tuple[str, Claim | None]], None]:
         """Some at a time, each with its id; ``None`` is one that can't be read. It ends after about ``most``, or ``seconds``.
 
         Raises `NotARecord` for a cursor that is none, `oncegate.cache.errors.CacheError`.

@@ -351,8 +351,15 @@ async def test_an_operator_s_program_counts_and_changes_by_a_choice() -> None:
         for wrong in ({}, {"reason": ""}, {"reason": "  "}, {"reason": "a\nb"}, {"reason": "x" * 121}):
             await post("release", 400, **wrong)
             await post("resolve", 400, **wrong, **{"as": "failed"})
-        for wrong in ({"since": 0}, {"older": -1}, {"caller": ["alice"]}, {"until": "noon"}, {"cursor": "\x00"}):
-            await post("release", 400, reason="x", **wrong)
+        others: tuple[dict[str, Any], ...] = (
+            {"since": 0},
+            {"older": -1},
+            {"caller": ["alice"]},
+            {"until": "noon"},
+            {"cursor": "\x00"},
+        )
+        for given in others:
+            await post("release", 400, reason="x", **given)
         await post("resolve", 400, reason="x", **{"as": "succeeded"})
         await post("release", 403, token=READER, reason="x")
         await post("resolve", 403, token=READER, reason="x", **{"as": "failed"})
