@@ -17,6 +17,7 @@ from oncegate.app.operators.pages.policy import policy_document, published
 from oncegate.app.operators.readiness import Readiness
 from oncegate.app.operators.records import Records
 from oncegate.app.operators.reloading import Reload
+from oncegate.app.operators.standing import Standing
 from oncegate.app.operators.write_probe import try_writing
 from oncegate.app.settings.access_log import Selection
 from oncegate.app.settings.admin_tokens import AdminToken, parse
@@ -319,6 +320,7 @@ def _operators_app(
             draining=lambda: readiness.draining,
         )
     rules = policies.with_methods(), settings_digest(settings), metrics.has_matched
+    standing = Standing(settings, cache, readiness)
     sources = Sources(
         records=records,
         readiness=readiness,
@@ -326,8 +328,8 @@ def _operators_app(
         recent=lasting.recent,
         gauges=metrics.of_the_moment,
         streams=streams,
+        standing=standing,
         audit=audit,
-        cache_url=redact(settings.cache),
         own_port=bool(settings.ops_port),
     )
     return create_app(
@@ -341,6 +343,7 @@ def _operators_app(
         streams=streams,
         audit=audit,
         recent=lasting.recent,
+        standing=standing,
         cors=settings.cross_origin(),
         guarded=guarded(settings.public, settings.ops_port),
         console=Console(settings.prefix, sources, sessions, operators, TrustedPeers(settings.trusted_proxies)),

@@ -24,6 +24,7 @@ from uvicorn.config import STARTUP_FAILURE
 
 from oncegate.app.gateway.gateway import Gateway
 from oncegate.app.listening import Listening
+from oncegate.app.operators.heartbeats import MINUTES, Heartbeat, shortened
 from oncegate.app.processes import (
     REFUSED,
     STOPPING,
@@ -45,6 +46,7 @@ from oncegate.app.settings.gateway import GatewaySettings, redact
 from oncegate.app.settings.sources import ConfigurationError, gateway_admin_token
 from oncegate.app.supervisor import notify
 from oncegate.app.telemetry import logs
+from oncegate.middleware.admission.request import gateway_id
 from oncegate.middleware.http.door import Observing
 
 log = logging.getLogger("oncegate.serve")
@@ -227,6 +229,10 @@ class _Server(uvicorn.Server):
         self._announce = announce
         self._acceptor: Acceptor | None = None
         self._loading: asyncio.Future[None] | None = None
+        self._index = 0 if replacement is None else replacement.index
+        self._heartbeat = Heartbeat(
+            running.gateway.lasting.cache, running.settings.namespace, gateway_id(), self._entry
+        )
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup([])  # given the sockets, it would accept beside the acceptor for a moment
@@ -253,11 +259,25 @@ class _Server(uvicorn.Server):
         if self._announce:
             self._announce(url)
         self._loading = asyncio.ensure_future(self._load_operations())
+        self._heartbeat.start()
         if self._replacement is not None:
             self._replacement.start()
             if self._balance is None and self._replacement.can_be_replaced:
                 asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, self._replacement.start_successor)
             self._notify("READY=1", f"MAINPID={self._replacement.pid}")
+
+    async def _entry(self) -> dict[str, Any]:
+        """What others see of this process, by the cache."""
+        running = self._running
+        first = os.getpid() if self._balance is None else self._parent
+        entry = {
+            "kind": "gateway",
+            "gateway": f"{gateway_id().rpartition('/')[0]}/{first}",
+            "configuration": running.digest,
+        }
+        if self._index:
+            return entry
+        return entry | {"decisions": shortened(await running.gateway.lasting.recent.listing(MINUTES))}
 
     def note_hangup(self, *_: object) -> None:
         """SIGHUP came during the start: the configuration may have been read before it was written."""
@@ -329,6 +349,7 @@ class _Server(uvicorn.Server):
             await asyncio.sleep(0.05)  # force_exit is set by a signal handler: there is nothing to await
         if self._acceptor is not None:
             self._acceptor.stop()
+        await self._heartbeat.stop()
         cut = asyncio.get_running_loop().call_later(self._running.settings.shutdown_timeout, self._cut)
         try:
             async with asyncio.timeout(self._running.settings.shutdown_timeout + LAST_WORDS_SECONDS):

@@ -13,6 +13,7 @@ import socket
 import sys
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
+from functools import partial
 from typing import TYPE_CHECKING
 
 from oncegate.app.commands.executor import Executor
@@ -21,7 +22,9 @@ from oncegate.app.commands.processing import Processing
 from oncegate.app.commands.submission_life import SubmissionLife
 from oncegate.app.commands.worker import BLOCK_MS, Worker
 from oncegate.app.factory import CONNECT_TIMEOUT, create_cache
+from oncegate.app.operators.heartbeats import Heartbeat
 from oncegate.app.processes import ignore_signals, stop_by_signals
+from oncegate.app.settings.digest import settings_digest
 from oncegate.app.settings.gateway import GatewaySettings, redact
 from oncegate.app.telemetry import logs
 from oncegate.cache.backoff import Backoff
@@ -240,11 +243,21 @@ async def _work(
             "worker %s reads stream %s as %s (its group, too) in namespace %s, cache %s",
             *(name, worker_settings.stream, worker_settings.consumer_name, settings.namespace, redact(settings.cache)),
         )
+        heartbeat = Heartbeat(cache, settings.namespace, name, partial(_entry, settings, name))
+        heartbeat.start()
+        at_end.push_async_callback(heartbeat.stop)
         async with maintenance:
             left = await worker.run(settings.shutdown_timeout)
         await subscription.drain(DRAIN_SECONDS)
         log.info("the worker has stopped")
         return left, FAILED if worker.ended_by_handler else 0
+
+
+async def _entry(settings: GatewaySettings, name: str) -> dict[str, str]:
+    """What others see of this process, by the cache."""
+    worker = settings.worker
+    reads = f"{worker.stream} as {worker.consumer_name}"
+    return {"kind": "worker", "gateway": name, "configuration": settings_digest(settings), "reads": reads}
 
 
 def _in_redis(cache: Cache) -> KeepsSubmissions:

@@ -140,6 +140,64 @@ def audit_key(namespace: str) -> str:
     return f"{{{namespace}:audit}}"
 
 
+@dataclass(frozen=True, slots=True)
+class KeptProcess:
+    """What a process has said of itself, and how long that has left to live."""
+
+    entry: bytes
+    remaining_ms: int
+
+
+MOST_PROCESSES: Final = 1000
+"""Processes of a namespace of which entries are kept; there is none of one more, until another one's is gone."""
+
+
+@runtime_checkable
+class KeepsProcesses(Protocol):
+    """A cache that also keeps which processes of a namespace are up: an entry of each, which goes unless it is kept again."""
+
+    async def keep_process(self, namespace: str, name: str, entry: bytes, *, ttl_ms: int) -> None:
+        """Keep ``entry`` as that of the process ``name``, in place of what is there, for ``ttl_ms``.
+
+        It may go past the store's limit of memory, and is bounded by `MOST_PROCESSES`. Raises `CacheUnavailable`.
+        """
+        ...
+
+    async def forget_process(self, namespace: str, name: str) -> None:
+        """Remove the entry of the process ``name``, if it is there. Raises `CacheUnavailable`."""
+        ...
+
+    async def processes(self, namespace: str) -> list[KeptProcess]:
+        """The entries that are kept, in no order. Raises `CacheUnavailable`."""
+        ...
+
+
+def processes_key(namespace: str) -> str:
+    """Where a namespace's processes are kept, beside the records, or what these places begin with."""
+    return f"{{{namespace}:processes}}"
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A cache in numbers. Each of ``parts`` is a server, a file or a database: what there is of ``name``, ``used_bytes``,
+    ``limit_bytes`` (0: none), ``policy`` (at the limit), ``persistence``, ``last_save`` and ``records``. ``advice`` is what
+    `Cache.check` says.
+    """
+
+    kind: str
+    parts: list[dict[str, str | int]]
+    advice: list[str]
+
+
+@runtime_checkable
+class Describes(Protocol):
+    """A cache that also says how it stands."""
+
+    async def describe(self) -> Described:
+        """How it stands, in one or two round trips. Raises `CacheUnavailable`, `CacheUnsupported`."""
+        ...
+
+
 @runtime_checkable
 class Purges(Cache, Protocol):
     """A cache that can also remove records for good, whatever they hold."""

@@ -30,7 +30,7 @@ FOLDERS = ("app", "cache", "middleware")
 MARK = "# Compiled: docs/decisions/0012-compiled.md"
 """The line of a module that is compiled. What is not, and why, stands in the decision."""
 
-_VERSION = runpy.run_path(str(ROOT / "app/cli/version.py"))
+_VERSION = runpy.run_path(str(ROOT / "app/version.py"))
 COMMIT = f"src/oncegate/{_VERSION['COMMIT']}"
 """The file that names the commit, where `oncegate --version` looks for it."""
 

@@ -285,7 +285,10 @@ class RedisServer(Server):
 
     @contextlib.contextmanager
     def monitored(self) -> Iterator[list[str]]:
-        """Collects the commands that clients send meanwhile, without those that scripts issue, and without our own."""
+        """Collects the commands that clients send meanwhile, without those that scripts issue, and without our own.
+
+        Nor those by which processes keep that they are up: they come when their time is there, whatever else is sent.
+        """
         seen: list[str] = []
         marker = os.urandom(8).hex()
         watcher = self.client()
@@ -295,5 +298,5 @@ class RedisServer(Server):
             for event in monitor.listen():
                 if marker in event["command"]:
                     break
-                if event["client_type"] != "lua":
+                if event["client_type"] != "lua" and ":processes}" not in event["command"]:
                     seen.append(event["command"])

@@ -17,6 +17,7 @@ from oncegate.app.cli.database.projections import project, projections
 from oncegate.app.cli.database.relay import relay
 from oncegate.app.cli.decisions import decisions
 from oncegate.app.cli.keys import keys
+from oncegate.app.cli.processes import processes
 from oncegate.app.cli.records import records
 from oncegate.app.cli.reload import reload
 from oncegate.app.cli.shadow import shadow
@@ -59,7 +60,7 @@ def _exit_code(error: Exception) -> int | None:
 def _version(context: click.Context, parameter: click.Parameter, given: bool) -> None:  # noqa: ARG001  # click gives it
     """Print which oncegate this is, and end."""
     if given and not context.resilient_parsing:
-        from oncegate.app.cli.version import described
+        from oncegate.app.version import described
 
         click.echo(described())
         context.exit()
@@ -209,6 +210,7 @@ for each in (
     config,
     audit,
     decisions,
+    processes,
     shadow,
     reload,
     worker,

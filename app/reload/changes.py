@@ -46,11 +46,15 @@ def in_effect(running: GatewaySettings, read: GatewaySettings) -> tuple[GatewayS
     values = {name: getattr(read, name) for name in GatewaySettings.model_fields}
     values |= {name: getattr(running, name) for name in wait}
     try:
-        return GatewaySettings(**values), tuple(wait)
+        settings = GatewaySettings(**values)
     except ValidationError as error:
         raise ConfigurationError(
             f"{line_of(error, Origins({}, {}, {}))}, while these have their former values, until a restart: {', '.join(wait)}"
         ) from None
+    origins, before = read.origins, running.origins
+    if origins is not None and before is not None:
+        settings.come_from(origins.keeping(wait, before))
+    return settings, tuple(wait)
 
 
 def _check_encryption(running: Sequence[str], read: Sequence[str]) -> None:

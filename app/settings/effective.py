@@ -12,6 +12,7 @@ from oncegate.app.settings.origins import Origins, Where
 from oncegate.middleware.rules.settings import IdempotencySettings, Route
 
 DEFAULT: Final = "default"
+BY_PROGRAM: Final = "the program that made them"
 _URLS: Final = ("upstream", "cache", "jwks", "forward")
 """Settings that are URLs: shown without what may be a credential in them."""
 _HAS_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
@@ -27,12 +28,20 @@ class Setting:
     left_out: bool = False
 
 
-def effective(settings: GatewaySettings, origins: Origins) -> Iterator[Setting]:
+def effective(settings: GatewaySettings) -> Iterator[Setting]:
     """All settings, in the order of the documentation; of a route those that it was given."""
-    yield from _of(settings, (), origins)
+    yield from _of(settings, (), settings.origins)
 
 
-def _of(model: BaseModel, where: Where, origins: Origins) -> Iterator[Setting]:
+def listing(settings: GatewaySettings) -> list[dict[str, Any]]:
+    """The same as JSON has them."""
+    return [
+        {"name": ".".join(map(str, each.where)), "value": each.value, "source": each.source, "secret": each.left_out}
+        for each in effective(settings)
+    ]
+
+
+def _of(model: BaseModel, where: Where, origins: Origins | None) -> Iterator[Setting]:
     tables = []
     fields = type(model).model_fields
     for name in sorted(fields, key=lambda each: each != "path"):  # a route begins with it
@@ -43,7 +52,9 @@ def _of(model: BaseModel, where: Where, origins: Origins) -> Iterator[Setting]:
         if isinstance(value, BaseModel) or (isinstance(value, tuple) and value and isinstance(value[0], BaseModel)):
             tables.append((way, value))
             continue
-        source = origins.of(way)
+        source = None if origins is None else origins.of(way)
+        if origins is None and name in model.model_fields_set:
+            source = BY_PROGRAM
         if source is None:
             source = _instead(way, model, origins)
         is_secret = not field.repr and bool(value) and name not in _URLS
@@ -58,9 +69,9 @@ def _of(model: BaseModel, where: Where, origins: Origins) -> Iterator[Setting]:
             yield from _of(value, way, origins)
 
 
-def _instead(where: Where, model: BaseModel, origins: Origins) -> str:
+def _instead(where: Where, model: BaseModel, origins: Origins | None) -> str:
     """The source of a value that was not given: of its file, or by another setting."""
-    file = origins.of((f"{where[-1]}_file",))
+    file = None if origins is None else origins.of((f"{where[-1]}_file",))
     if len(where) == 1 and file is not None:
         return f"{where[-1]}_file ({file})"
     if where[-1] == "docs_url" and isinstance(model, IdempotencySettings) and model.docs_url:
@@ -71,6 +82,8 @@ def _instead(where: Where, model: BaseModel, origins: Origins) -> str:
 def _shown(name: str, value: Any) -> Any:
     if name in _URLS and isinstance(value, str) and _HAS_SCHEME.match(value):
         return redact(value)
+    if isinstance(value, Mapping):
+        return {str(each): inner for each, inner in value.items()}  # as JSON has them
     return list(value) if isinstance(value, tuple) else value
 
 

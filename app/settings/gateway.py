@@ -9,11 +9,12 @@ import math
 from typing import Annotated, Final, Literal
 from urllib.parse import urlsplit
 
-from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import ConfigDict, Field, PrivateAttr, ValidationError, field_validator, model_validator
 
 from oncegate.app.settings.access_log import AccessLogFormat, Selection
 from oncegate.app.settings.admin_tokens import parse
 from oncegate.app.settings.cors import CorsSettings
+from oncegate.app.settings.origins import Origins
 from oncegate.app.settings.upstream_url import UpstreamAddress, split_url
 from oncegate.app.settings.worker import WorkerSettings
 from oncegate.cache.encryption import Encryption, given_encryption
@@ -55,6 +56,7 @@ class GatewaySettings(StrictSettings):
     """All settings of ``oncegate serve``. The names are those of the TOML file."""
 
     model_config = ConfigDict(hide_input_in_errors=True)
+    _origins: Origins | None = PrivateAttr(default=None)
 
     # URLs may carry credentials: not part of the repr. Print them through `redact`.
     upstream: str = Field(
@@ -234,6 +236,16 @@ class GatewaySettings(StrictSettings):
     def _selections(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         Selection.of(value)
         return value
+
+    @property
+    def origins(self) -> Origins | None:
+        """Where each value came from; ``None`` where a program gave them."""
+        return self._origins
+
+    def come_from(self, origins: Origins | None) -> "GatewaySettings":
+        """These, with where each value came from."""
+        self._origins = origins
+        return self
 
     @field_validator("admin_tokens")
     @classmethod

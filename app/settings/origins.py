@@ -2,7 +2,8 @@
 
 import os
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from typing import Any
 
 Where = tuple[str | int, ...]
@@ -27,9 +28,24 @@ class Origins:
         self._file = file
         self._config = config
         self._lines = lines_of(text)
+        self._kept: dict[str | int, Origins] = {}
+
+    def __eq__(self, other: object) -> bool:
+        """Always: where values came from makes no difference between settings."""
+        return True
+
+    __hash__ = None  # type: ignore[assignment]  # nothing is looked up by them
+
+    def keeping(self, names: Iterable[str], before: "Origins") -> "Origins":
+        """These, but for the settings ``names`` as ``before`` has them: they keep their former values."""
+        made = copy(self)
+        made._kept = {name: before._kept.get(name, before) for name in names}
+        return made
 
     def of(self, where: Sequence[str | int]) -> str | None:
         """Where the value of a setting is from, by the way to it; ``None`` where it was not given."""
+        if where[0] in self._kept:
+            return self._kept[where[0]].of(where)
         if is_given(self._arguments, where):
             return "command line"
         if is_given(self._environment, where):

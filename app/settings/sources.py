@@ -70,18 +70,12 @@ def admin_token() -> str | None:
 def load(
     arguments: Mapping[str, object], config: str | None = None, *, defaults: Mapping[str, object] | None = None
 ) -> GatewaySettings:
-    """The settings in force. ``arguments`` are those given on the command line, by the settings' names; ``config`` its file.
+    """The settings in force, with their origins. ``arguments`` are those given on the command line, by the settings' names;
+    ``config`` its file.
 
     ``defaults`` stand in for what isn't given, for commands that need less than the gateway does.
     Raises `ConfigurationError`.
     """
-    return load_with_origins(arguments, config, defaults=defaults)[0]
-
-
-def load_with_origins(
-    arguments: Mapping[str, object], config: str | None = None, *, defaults: Mapping[str, object] | None = None
-) -> tuple[GatewaySettings, Origins]:
-    """The same, and where each value that was given came from."""
     config = config or os.environ.get("ONCEGATE_CONFIG") or None
     text, from_file = _read_file(config) if config else ("", {})
     from_environment = _read_environment()
@@ -89,7 +83,7 @@ def load_with_origins(
     merged = _over(_over(_over(defaults or {}, from_file), from_environment), arguments)
     _read_files(merged, origins)
     try:
-        return GatewaySettings(**merged), origins
+        return GatewaySettings(**merged).come_from(origins)
     except ValidationError as error:
         raise ConfigurationError(line_of(error, origins)) from None
 

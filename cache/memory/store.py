@@ -17,7 +17,17 @@ from oncegate.cache.codec import body_begins, decode, encode
 from oncegate.cache.errors import CacheError, CacheFull
 from oncegate.cache.memory.expiry import PARTS, ExpiringBytes, cost
 from oncegate.cache.record import Claim, ClaimRequest, Record
-from oncegate.cache.store import Adopt, CallbackCache, CallbackCalls, Page, Then, audit_key
+from oncegate.cache.store import (
+    MOST_PROCESSES,
+    Adopt,
+    CallbackCache,
+    CallbackCalls,
+    Described,
+    KeptProcess,
+    Page,
+    Then,
+    audit_key,
+)
 from oncegate.cache.transitions import REMOVED, UNCHANGED, Move, Resolution, ResolveRequest
 
 DEFAULT_LIMIT_BYTES = 268435456
@@ -38,13 +48,14 @@ class MemoryCache(CallbackCache, by_callback=True):
     seconds and never goes back.
     """
 
-    __slots__ = ("_clock", "_entries", "_guard", "_limit_bytes")
+    __slots__ = ("_clock", "_entries", "_guard", "_limit_bytes", "_processes")
 
     def __init__(self, limit_bytes: int = DEFAULT_LIMIT_BYTES, clock: Callable[[], float] = time.monotonic) -> None:
         self._limit_bytes = limit_bytes
         self._clock = clock
         self._entries = ExpiringBytes()
         self._guard = threading.Lock()
+        self._processes: dict[tuple[str, str], tuple[bytes, int]] = {}
 
     @property
     def size_bytes(self) -> int:
@@ -134,9 +145,42 @@ class MemoryCache(CallbackCache, by_callback=True):
             held = self._entries.get(audit_key(namespace), self._now_ms())
             return [] if held is None else held.data.split(b"\n")
 
+    async def keep_process(self, namespace: str, name: str, entry: bytes, *, ttl_ms: int) -> None:
+        """See `KeepsProcesses`."""
+        with self._guard:
+            now_ms = self._now_ms()
+            for key in [key for key, (_, ends_ms) in self._processes.items() if ends_ms <= now_ms]:
+                del self._processes[key]
+            if (namespace, name) in self._processes or len(self._processes) < MOST_PROCESSES:
+                self._processes[namespace, name] = entry, now_ms + ttl_ms
+
+    async def forget_process(self, namespace: str, name: str) -> None:
+        """See `KeepsProcesses`."""
+        with self._guard:
+            self._processes.pop((namespace, name), None)
+
+    async def processes(self, namespace: str) -> list[KeptProcess]:
+        """See `KeepsProcesses`."""
+        with self._guard:
+            now_ms, held = self._now_ms(), self._processes
+            return [
+                KeptProcess(held[key][0], held[key][1] - now_ms)
+                for key in held
+                if key[0] == namespace and held[key][1] > now_ms
+            ]
+
     async def check(self) -> list[str]:
         """See `Cache.check`."""
         return []
+
+    async def describe(self) -> Described:
+        """See `Describes`."""
+        part: dict[str, str | int] = {
+            "records": len(self),
+            "used_bytes": self.size_bytes,
+            "limit_bytes": self._limit_bytes,
+        }
+        return Described("memory", [part | {"persistence": "none: a restart forgets every record"}], [])
 
     async def close(self) -> None:
         """See `Cache.close`. The records stay for as long as this object does."""

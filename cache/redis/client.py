@@ -12,7 +12,7 @@ from typing import Any
 from hiredis import ReplyError
 
 from oncegate.cache.errors import CacheUnavailable, CacheUnsupported
-from oncegate.cache.redis.advice import advise_all
+from oncegate.cache.redis.advice import advise_all, describe_all
 from oncegate.cache.redis.calls import CallbackCall
 from oncegate.cache.redis.connection import faults
 from oncegate.cache.redis.connection.pipe import Bounds, Reply
@@ -20,6 +20,7 @@ from oncegate.cache.redis.connection.send import send
 from oncegate.cache.redis.connection.server import Session
 from oncegate.cache.redis.connection.topology import Routes, Topology, create_topology
 from oncegate.cache.redis.scripts import Script
+from oncegate.cache.store import Described
 
 
 class RedisClient:
@@ -80,6 +81,12 @@ class RedisClient:
         routes = await self.opened()
         deadline = routes.loop.time() + self.timeout
         return await advise_all(await routes.sessions(deadline), deadline)
+
+    async def describe(self) -> Described:
+        """See `oncegate.cache.store.Describes`."""
+        routes = await self.opened()
+        deadline = routes.loop.time() + self.timeout
+        return await describe_all(await routes.sessions(deadline), deadline)
 
     async def close(self) -> None:
         """See `Cache.close`. Claims that wait to be withdrawn get one more time-out; a call after this connects again."""

@@ -25,8 +25,10 @@ from oncegate.cache.redis.scripts import (
     CHECK_SECRET,
     GET,
     KEEP_AUDIT_LINE,
+    KEEP_PROCESS,
     OUTLAST,
     PEEK,
+    PROCESSES,
     PROLONG,
     PURGE,
     RELEASE,
@@ -36,7 +38,19 @@ from oncegate.cache.redis.scripts import (
     pack,
 )
 from oncegate.cache.seconds import given_seconds
-from oncegate.cache.store import Adopt, CallbackCache, CallbackCalls, Page, Then, audit_key, start
+from oncegate.cache.store import (
+    MOST_PROCESSES,
+    Adopt,
+    CallbackCache,
+    CallbackCalls,
+    Described,
+    KeptProcess,
+    Page,
+    Then,
+    audit_key,
+    processes_key,
+    start,
+)
 from oncegate.cache.transitions import Resolution, ResolveRequest, check_duration, check_resolution, resolved_record
 
 _GLOB = re.compile(rb"[*?\[\]\\^-]")
@@ -193,6 +207,25 @@ class RedisCache(CallbackCache, by_callback=True):
             raise faults.of_reply(reply)
         return [line for line in reply if isinstance(line, bytes)]
 
+    async def keep_process(self, namespace: str, name: str, entry: bytes, *, ttl_ms: int) -> None:
+        """See `KeepsProcesses`. It is one command."""
+        await self._keep_process(namespace, name, entry, ttl_ms)
+
+    async def forget_process(self, namespace: str, name: str) -> None:
+        """See `KeepsProcesses`."""
+        await self._keep_process(namespace, name, b"", 0)
+
+    async def _keep_process(self, namespace: str, name: str, entry: bytes, ttl_ms: int) -> None:
+        key = processes_key(namespace)
+        given = (name.encode(), entry, b"%d" % ttl_ms, b"%d" % MOST_PROCESSES)
+        await self.client.run(KEEP_PROCESS, key, _ends_of(key), *given)
+
+    async def processes(self, namespace: str) -> list[KeptProcess]:
+        """See `KeepsProcesses`."""
+        key = processes_key(namespace)
+        reply = await self.client.run(PROCESSES, key, _ends_of(key), b"%d" % MOST_PROCESSES)
+        return [KeptProcess(entry, remaining) for entry, remaining in zip(reply[::2], reply[1::2], strict=True)]
+
     async def outlast(self, key: str, submission: Record, *, ttl_ms: int) -> int:
         """See `KeepsSubmissions.outlast`."""
         return int(
@@ -234,6 +267,10 @@ class RedisCache(CallbackCache, by_callback=True):
     async def check(self) -> list[str]:
         """See `Cache.check`."""
         return await self.client.check()
+
+    async def describe(self) -> Described:
+        """See `Describes`."""
+        return await self.client.describe()
 
     async def close(self) -> None:
         """See `Cache.close`. Claims that wait to be withdrawn get one more time-out; a call after this connects again."""
@@ -288,3 +325,8 @@ class _RedisCalls:
 def _is_text(key: bytes) -> bool:
     """Whether this can be a look-up key at all: a foreign key in the namespace must not end a scan."""
     return key.isascii()
+
+
+def _ends_of(key: str) -> bytes:
+    """Where the ends of a namespace's processes are, on the same node of a cluster as ``key``, which has their entries."""
+    return f"{key}:ends".encode()

@@ -14,7 +14,6 @@ from oncegate.cache.encryption import OFF_LOOP_BYTES, Encryption
 from oncegate.cache.errors import CacheUnavailable
 from oncegate.cache.record import Claim, Record, State
 from oncegate.cache.sql.rows import Expected, Found, Read, Row, Step, Swap
-from oncegate.cache.store import audit_key
 from oncegate.cache.transitions import UNCHANGED, Move
 
 Result = TypeVar("Result")
@@ -166,26 +165,33 @@ class SecretDecision(CallDecision[bool]):
         return Swap(self.key, Expected.WHOLE, row.data, row.ends_ms, kept, _FOR_GOOD_MS)
 
 
-class AuditDecision(CallDecision[bool]):
-    """Puts ``line`` before those that are kept, of which there are ``most`` then."""
+class BytesDecision(CallDecision[bool]):
+    """Keeps what ``change`` makes of the bytes that are kept, which are no record, for ``ttl_ms``; 0: nothing is kept then."""
 
-    __slots__ = ("_line", "_most", "_ttl_ms")
+    __slots__ = ("_change", "_ttl_ms")
 
-    def __init__(self, namespace: str, line: bytes, *, most: int, ttl_ms: int) -> None:
-        super().__init__(audit_key(namespace), _no_law)
-        self._line = line
-        self._most = most
+    def __init__(self, key: str, change: Callable[[bytes | None], bytes], *, ttl_ms: int) -> None:
+        super().__init__(key, _no_law)
+        self._change = change
         self._ttl_ms = ttl_ms
         self.answer = True
 
     def _decide(self, held: Claim | None, expected: Expected, row: Row | None) -> Swap | None:  # noqa: ARG002 - no record
-        lines = [self._line] if row is None or expected is Expected.GONE else [self._line, *row.data.split(b"\n")]
-        kept = b"\n".join(lines[: self._most])
+        is_there = row is not None and expected is not Expected.GONE
+        if not self._ttl_ms and not is_there:
+            return None
+        kept = self._change(row.data if row is not None and is_there else None)
         was = (b"", 0) if row is None else (row.data, row.ends_ms)
         return Swap(self.key, expected, *was, kept, self._ttl_ms)
 
     def _decoded(self, row: Row) -> Record:  # noqa: ARG002 - no record
         return _NO_RECORD
+
+
+def with_line(line: bytes, most: int, held: bytes | None) -> bytes:
+    """``line`` before those that are kept, of which there are ``most`` then."""
+    lines = [line] if held is None else [line, *held.split(b"\n")]
+    return b"\n".join(lines[:most])
 
 
 def _no_law(held: Claim | None) -> Move[bool]:

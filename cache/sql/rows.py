@@ -120,6 +120,10 @@ class Rows(Protocol):
         """See `oncegate.cache.store.Cache.check`."""
         ...
 
+    async def describe(self) -> dict[str, str | int]:
+        """A part of `oncegate.cache.store.Described`. Raises `CacheUnavailable`."""
+        ...
+
     async def close(self) -> None:
         """Close what this loop has open."""
         ...

@@ -16,15 +16,28 @@ from oncegate.cache.encryption import OFF_LOOP_BYTES, Encryption, given_encrypti
 from oncegate.cache.errors import CacheError, RecordUnreadable
 from oncegate.cache.record import TOKEN_BYTES, Claim, ClaimRequest, Record, body_bytes
 from oncegate.cache.sql.calls import (
-    AuditDecision,
+    BytesDecision,
     CallDecision,
     ClaimDecision,
     OwnerDecision,
     SecretDecision,
+    with_line,
 )
 from oncegate.cache.sql.line import Call, ClaimCall, Line
 from oncegate.cache.sql.rows import Row, Rows
-from oncegate.cache.store import Adopt, CallbackCache, CallbackCalls, Page, Then, audit_key, start
+from oncegate.cache.store import (
+    MOST_PROCESSES,
+    Adopt,
+    CallbackCache,
+    CallbackCalls,
+    Described,
+    KeptProcess,
+    Page,
+    Then,
+    audit_key,
+    processes_key,
+    start,
+)
 from oncegate.cache.transitions import Resolution, ResolveRequest
 
 Result = TypeVar("Result")
@@ -236,12 +249,28 @@ class SqlCache(CallbackCache, by_callback=True):
 
     async def keep_audit_line(self, namespace: str, line: bytes, *, most: int, ttl_ms: int) -> None:
         """See `KeepsAudit`. All lines are one row."""
-        await self._decide(AuditDecision(namespace, line, most=most, ttl_ms=ttl_ms), repeats=False)
+        change = partial(with_line, line, most)
+        await self._decide(BytesDecision(audit_key(namespace), change, ttl_ms=ttl_ms), repeats=False)
 
     async def audit_lines(self, namespace: str) -> list[bytes]:
         """See `KeepsAudit`."""
         read = await self._line(asyncio.get_running_loop()).rows.read(audit_key(namespace))
         return [] if read is None else read[0].data.split(b"\n")
+
+    async def keep_process(self, namespace: str, name: str, entry: bytes, *, ttl_ms: int) -> None:
+        """See `KeepsProcesses`. Each has a row, and is read before it is written."""
+        await self._decide(BytesDecision(processes_key(namespace) + name, lambda _: entry, ttl_ms=ttl_ms))
+
+    async def forget_process(self, namespace: str, name: str) -> None:
+        """See `KeepsProcesses`."""
+        await self._decide(BytesDecision(processes_key(namespace) + name, lambda _: b"", ttl_ms=0))
+
+    async def processes(self, namespace: str) -> list[KeptProcess]:
+        """See `KeepsProcesses`."""
+        rows = self._line(asyncio.get_running_loop()).rows
+        keys, _ = await rows.scan("", processes_key(namespace), MOST_PROCESSES)
+        held = await rows.read_all(keys, 0) if keys else {}
+        return [KeptProcess(row.data, row.remaining_ms) for row, _ in held.values()]
 
     async def scan(self, namespace: str, key_digest: str | None = None, *, cursor: str = "", limit: int = 100) -> Page:
         """See `Cache.scan`. In the order of the keys."""
@@ -255,6 +284,12 @@ class SqlCache(CallbackCache, by_callback=True):
     async def check(self) -> list[str]:
         """See `Cache.check`."""
         return await self._line(asyncio.get_running_loop()).rows.check()
+
+    async def describe(self) -> Described:
+        """See `Describes`."""
+        rows = self._line(asyncio.get_running_loop()).rows
+        advice = await rows.check()
+        return Described(self.system, [await rows.describe()], advice)
 
     async def close(self) -> None:
         """See `Cache.close`. Claims that wait to be withdrawn get one more time-out; a call after this connects again."""

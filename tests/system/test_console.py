@@ -19,9 +19,11 @@ TRIES = 40
 """Connections of their own, so that each worker gets some."""
 
 
-def open_page(gateway: Gateway, cookie: str) -> tuple[int, str]:
-    """The status of the first page, and the page, by a connection of its own."""
-    answer = httpx.get(f"{gateway.url}/_oncegate/console", headers={"cookie": f"{COOKIE}={cookie}"}, timeout=DEADLINE)
+def open_page(gateway: Gateway, cookie: str, path: str = "") -> tuple[int, str]:
+    """The status of a page, of the first one without a ``path``, and the page, by a connection of its own."""
+    answer = httpx.get(
+        f"{gateway.url}/_oncegate/console{path}", headers={"cookie": f"{COOKIE}={cookie}"}, timeout=DEADLINE
+    )
     return answer.status_code, answer.text
 
 

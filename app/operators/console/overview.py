@@ -29,10 +29,12 @@ COLUMNS: Final = {
 async def overview(visit: Visit) -> Response:
     """What needs a person? What is up?"""
     sources = visit.sources
-    (_, ready), found, recent, streams = await asyncio.gather(
+    (_, ready), found, recent, up, cache, streams = await asyncio.gather(
         sources.readiness.check(),
         _unknown(sources),
         sources.recent.listing(MINUTES),
+        _processes(sources),
+        sources.standing.of_cache(),
         asyncio.gather(*[_stream(sources, name) for name in sources.streams]),
     )
     return visit.page(
@@ -45,7 +47,9 @@ async def overview(visit: Visit) -> Response:
         columns=[*COLUMNS, OTHER],
         recent=recent,
         decisions=by_route(recent["decisions"]),
-        cache_url=sources.cache_url,
+        up=up,
+        of_all=by_route(up.get("decisions", [])),
+        cache=cache,
     )
 
 
@@ -65,6 +69,13 @@ def by_route(decided: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 async def _unknown(sources: Sources) -> dict[str, Any]:
     try:
         return await newest(sources.records, Chosen(state="unknown"), limit=5, most=SCANNED)
+    except CacheError as error:
+        return {"failed": str(error)}
+
+
+async def _processes(sources: Sources) -> dict[str, Any]:
+    try:
+        return await sources.standing.processes()
     except CacheError as error:
         return {"failed": str(error)}
 

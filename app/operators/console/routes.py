@@ -8,6 +8,7 @@ from starlette.responses import Response
 
 from oncegate.app.operators.console.frame import ConsolePage, Visit
 from oncegate.app.operators.console.words import seconds
+from oncegate.app.settings.effective import DEFAULT
 
 
 async def routes(visit: Visit) -> Response:
@@ -20,7 +21,13 @@ async def routes(visit: Visit) -> Response:
         {"route": each, "hits": hits[each["path"]], "rules": list(in_words(each)), "met": each.get("matched", True)}
         for each in policy["routes"]
     ]
-    return visit.page("routes.html", "Routes", rows=rows, policy=policy)
+    return visit.page("routes.html", "Routes", rows=rows, policy=policy, settings=_settings(visit))
+
+
+def _settings(visit: Visit) -> list[dict[str, Any]]:
+    """The settings in effect; those that were given come first."""
+    found = visit.sources.standing.of_settings()["settings"]
+    return sorted(found, key=lambda each: each["source"] == DEFAULT)
 
 
 def in_words(route: Mapping[str, Any]) -> list[str]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from oncegate.app.operators.audit_lines import AuditLines
 from oncegate.app.operators.readiness import Readiness
 from oncegate.app.operators.records import Records
+from oncegate.app.operators.standing import Standing
 from oncegate.app.telemetry.recent import RecentDecisions
 
 if TYPE_CHECKING:
@@ -18,7 +19,8 @@ class Sources:
     """What the pages show.
 
     ``recent`` are the decisions of this gateway, ``gauges`` numbers of the moment, by all its workers; ``policy`` is what is
-    published about keys; ``streams`` open the commands of a stream, by its name.
+    published about keys; ``streams`` open the commands of a stream, by its name; ``standing`` is how
+    processes and the cache stand, and the settings in effect.
     """
 
     records: Records
@@ -27,8 +29,7 @@ class Sources:
     recent: RecentDecisions
     gauges: Callable[[], Mapping[str, int]]
     streams: "Mapping[str, OpenCommands]"
+    standing: Standing
     audit: AuditLines | None = None
-    cache_url: str = ""
-    """Without credentials."""
     own_port: bool = False
     """Whether operators have a port of their own: then the console's address is not the one that requests go to."""

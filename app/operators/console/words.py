@@ -1,5 +1,6 @@
 """What is shown in words: times, ages and numbers, as filters of the templates."""
 
+import json
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -33,4 +34,24 @@ def number(value: float) -> str:
     return f"{value:,.0f}"
 
 
-FILTERS: Final[dict[str, Callable[[Any], str]]] = {"seconds": seconds, "instant": instant, "number": number}
+def size(value: float) -> str:
+    """Bytes, in the unit that fits: ``1.5 MB``."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000:
+            return f"{value:.3g} {unit}"
+        value /= 1000
+    return f"{value:,.3g} TB"
+
+
+def as_json(value: Any) -> str:
+    """A setting's value as JSON."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+FILTERS: Final[dict[str, Callable[[Any], str]]] = {
+    "seconds": seconds,
+    "instant": instant,
+    "number": number,
+    "size": size,
+    "as_json": as_json,
+}

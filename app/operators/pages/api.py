@@ -17,6 +17,7 @@ from oncegate.app.operators.pages import commands, description, models
 from oncegate.app.operators.pages import decisions as decisions_page
 from oncegate.app.operators.pages import records as records_page
 from oncegate.app.operators.pages import reload as reload_page
+from oncegate.app.operators.pages import standing as standing_page
 from oncegate.app.operators.pages import unknown as unknown_page
 from oncegate.app.operators.pages.bearer import Bearer
 from oncegate.app.operators.pages.commands import CommandStatuses
@@ -26,6 +27,7 @@ from oncegate.app.operators.pages.reply import NO_TOKEN, REALM, Answers, documen
 from oncegate.app.operators.readiness import Readiness
 from oncegate.app.operators.records import NotARecord, Records
 from oncegate.app.operators.reloading import Reload
+from oncegate.app.operators.standing import Standing
 from oncegate.app.telemetry.recent import RecentDecisions
 from oncegate.cache.errors import CacheError, RecordUnreadable
 from oncegate.middleware.http.asgi import App, BodyAgain, Message, Receive, Scope, Send, read_body
@@ -132,6 +134,7 @@ def create_app(
     reload: Reload | None = None,
     audit: AuditLines | None = None,
     recent: RecentDecisions | None = None,
+    standing: Standing | None = None,
     cors: CrossOrigin | None = None,
     guarded: frozenset[str] = frozenset(FOR_OPERATORS),
     console: App | None = None,
@@ -140,8 +143,8 @@ def create_app(
     """The app, whose paths begin behind the prefix.
 
     ``metrics`` formats them as an ``Accept`` header asks; ``policy`` makes what is published about keys. Where ``records``,
-    ``statuses``, ``streams``, ``reload``, ``audit`` or ``recent`` are not given, their paths don't exist; without ``operators``
-    only statuses may.
+    ``statuses``, ``streams``, ``reload``, ``audit``, ``recent`` or ``standing`` are not given, their paths don't exist; without
+    ``operators`` only statuses may.
     ``cors`` says which scripts may read commands' statuses; ``guarded`` are the paths that need an operator's token. ``console``
     answers what is below ``console``, and browsers at the prefix itself. What stands in one of the headers ``unshown`` is no
     request's id.
@@ -152,7 +155,7 @@ def create_app(
     app.state.readiness, app.state.metrics, app.state.policy = readiness, metrics, policy
     app.state.unshown = unshown
     app.state.records, app.state.statuses, app.state.streams, app.state.reload = records, statuses, streams, reload
-    app.state.audit, app.state.recent = audit, recent
+    app.state.audit, app.state.recent, app.state.standing = audit, recent, standing
     for each in routers(
         statuses=statuses is not None,
         records=operators is not None and records is not None,
@@ -160,6 +163,7 @@ def create_app(
         reload=operators is not None and reload is not None,
         audit=operators is not None and audit is not None,
         decisions=operators is not None and recent is not None,
+        standing=operators is not None and standing is not None,
     ):
         app.include_router(each)
     app.add_middleware(
@@ -176,6 +180,7 @@ def routers(
     reload: bool = True,
     audit: bool = True,
     decisions: bool = True,
+    standing: bool = True,
 ) -> list[APIRouter]:
     """The routers of all operations, or without those that a gateway does not have."""
     found = [router, problem_pages]
@@ -192,6 +197,8 @@ def routers(
         found.append(audit_page.router)
     if decisions:
         found.append(decisions_page.router)
+    if standing:
+        found.append(standing_page.router)
     if reload:
         found.append(reload_page.router)
     return found

@@ -20,10 +20,12 @@ from oncegate.app.operators.pages.models import (
     DecisionList,
     NewestRecords,
     PolicyShape,
+    ProcessList,
     RecordIds,
     RecordList,
     ReloadedShape,
     Resolved,
+    SettingList,
     UnknownChanged,
     WholeRecord,
 )
@@ -85,6 +87,14 @@ class RemoteGateway:
     async def decisions(self, minutes: int) -> dict[str, Any]:
         """What it answered in the last ``minutes``. Raises `GatewayError`."""
         return self._document("GET", f"decisions/?minutes={minutes}", DecisionList)
+
+    async def processes(self) -> dict[str, Any]:
+        """See `oncegate.app.operators.heartbeats.processes`. Raises `GatewayError`."""
+        return self._document("GET", "processes/", ProcessList)
+
+    async def settings(self) -> dict[str, Any]:
+        """The settings in effect there. Raises `GatewayError`."""
+        return self._document("GET", "settings/", SettingList)
 
     async def policy(self) -> dict[str, Any]:
         """The rules that it publishes. Raises `GatewayError`."""

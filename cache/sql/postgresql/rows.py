@@ -120,6 +120,19 @@ class PostgresRows:
             )
         return advice
 
+    async def describe(self) -> dict[str, str | int]:
+        """See `Rows`."""
+
+        async def look(connection: Any) -> Any:
+            return await connection.fetchrow(statements.SIZES)
+
+        found = await self.look(look)
+        return {
+            "name": found["name"],
+            "used_bytes": found["used"],
+            "persistence": f"fsync {found['fsync']}, synchronous_commit {found['synchronous_commit']}",
+        }
+
     def _sweep(self) -> None:
         async def look(connection: Any) -> int:
             done: str = await connection.execute(statements.SWEEP, _SWEEP_STEP)

@@ -103,6 +103,9 @@ SELECT current_setting('server_version_num')::integer AS version, pg_is_in_recov
     current_setting('fsync') AS fsync, current_setting('synchronous_commit') AS synchronous_commit,
     obj_description(to_regclass('oncegate_records')) AS mark, to_regclass('oncegate_records') IS NOT NULL AS is_there,
     {NOW} AS now_ms"""
+SIZES: Final = """\
+SELECT pg_total_relation_size('oncegate_records') AS used, current_database() AS name,
+    current_setting('fsync') AS fsync, current_setting('synchronous_commit') AS synchronous_commit"""
 RIGHTS: Final = """\
 SELECT string_agg(p, ', ') FROM unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) AS p
 WHERE NOT has_table_privilege('oncegate_records', p)"""

@@ -121,6 +121,10 @@ class SqliteRows:
         """See `Rows`."""
         return await self._look(self._file.check)
 
+    async def describe(self) -> dict[str, str | int]:
+        """See `Rows`."""
+        return await asyncio.to_thread(self._file.address.describe)
+
     async def _look(self, look: Callable[[sqlite3.Connection, int], Made]) -> Made:
         reply: asyncio.Future[Any] = self._loop.create_future()
         self._file.put(look, lambda answer: set_reply(reply, answer), self._loop)

@@ -56,7 +56,19 @@ class SqliteAddress:
                 "durability is disk (the default: a commit survives a power cut) or process (a kill alone)"
             )
         self.path = Path(path).absolute()
+        self.durability = durability
         self.synchronous = "FULL" if durability == "disk" else "NORMAL"
+
+    def describe(self) -> dict[str, str | int]:
+        """The file's size, with what is beside it, and how durable a commit is. It may raise ``OSError``."""
+        files = (self.path, self.path.with_name(f"{self.path.name}-wal"))
+        used = sum(each.stat().st_size for each in files if each.exists())
+        kept = "a power cut" if self.durability == "disk" else "a kill alone: a power cut takes the last commits"
+        return {
+            "name": self.path.name,
+            "used_bytes": used,
+            "persistence": f"durability {self.durability}: a commit survives {kept}",
+        }
 
 
 def prepare(address: SqliteAddress) -> None:

@@ -1,14 +1,21 @@
-// What a page does besides, where scripts run: parts of it follow what happens, once somebody asks for it. Everything works without.
+// What a page does besides, where scripts run: parts of it follow what happens, at once or once somebody asks for it, and pause when
+// somebody wants that. Everything works without.
 "use strict";
 const parts = document.querySelectorAll("[data-follow]");
 if (parts.length) {
   const button = document.createElement("button");
   let timer = 0;
+  const isLive = document.querySelector("[data-live]") !== null;
+  const [begin, end] = isLive ? ["Go on", "Pause"] : ["Follow live", "Stop following"];
   const show = () => {
-    button.textContent = timer ? "Stop following" : "Follow live";
-    button.setAttribute("aria-pressed", String(Boolean(timer)));
+    button.textContent = timer ? end : begin;
+    if (!isLive) button.setAttribute("aria-pressed", String(Boolean(timer)));
   };
   const load = async () => {
+    if (document.hidden) {
+      timer = setTimeout(load, parts[0].dataset.follow * 1000);
+      return;
+    }
     const answer = await fetch(location.href, { headers: { accept: "text/html" } }).catch(() => null);
     if (!timer) return;
     if (answer && answer.status === 401) return location.reload();
@@ -32,7 +39,9 @@ if (parts.length) {
     }
     show();
   });
+  if (isLive) timer = setTimeout(load, parts[0].dataset.follow * 1000);
   show();
+  document.getElementById("refresh")?.parentElement.remove();
   document.querySelector("h1").after(button);
 }
 // A job that is done step by step goes on by itself; to stop is to leave the page.

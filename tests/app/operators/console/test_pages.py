@@ -1,6 +1,6 @@
 """The console's pages, by a real gateway: what they show, what they do, and that all of it is text.
 
-Rules of docs/contract.md: R11.50, R11.52, R11.53, R11.54.
+Rules of docs/contract.md: R11.47, R11.50, R11.52, R11.53, R11.54.
 """
 
 import re
@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import orjson
 import pytest
 
 from oncegate.app.operators.console import record as record_page
 from oncegate.app.operators.console import unknown as unknown_page
 from oncegate.app.operators.console.frame import Templates
 from oncegate.app.operators.console.prospects import command_line, prospect
-from oncegate.app.operators.console.words import instant, seconds
+from oncegate.app.operators.console.words import instant, seconds, size
 from oncegate.app.settings.admin_tokens import AdminToken
+from oncegate.cache.store import KeepsProcesses
 from testing.served import served
 from testing.servers import RedisServer
 from testing.upstreams import Upstream, answering, resetting_after
@@ -398,3 +400,55 @@ RULES = {"on_error": "retry", "on_unknown": "refuse", "on_duplicate": "replay", 
 def test_what_a_retry_gets_follows_the_rules_in_effect(state: str, rules: dict[str, str], begins: str) -> None:
     record = {"state": state, "attempt": 2, "submission": False, "status": 201, "expires_in": 60.0}
     assert prospect(record, RULES | rules).startswith(begins)
+
+
+async def test_the_overview_shows_gateways_workers_and_the_cache() -> None:
+    async with paying() as browser:
+        cache = browser.cache
+        assert isinstance(cache, KeepsProcesses)
+        assert "None is seen yet" in (await browser.open()).text
+        always = {"started": 1, "ttl": 30_000, "version": "1"}
+        for name, configuration in (("h/1", "c0ffee"), ("h/2", HOSTILE[0])):
+            decided = {"rows": [["/paid", "first", "enforced", 3]], "more": name == "h/2"}
+            entry = {
+                "name": name,
+                "kind": "gateway",
+                "gateway": name,
+                "configuration": configuration,
+                "decisions": decided,
+            }
+            await cache.keep_process("default", name, orjson.dumps(always | entry), ttl_ms=30_000)
+        page = await browser.open()
+        assert f"gateways run 2 configurations: {HOSTILE[0]} in h/2; c0ffee in h/1" in page.text
+        assert re.search(r"h/1 gateway .* h/2 gateway ", page.text)
+        assert "/paid 6 0 0 0 0 0 6 Requests of the last 5 min, by h/1, h/2" in page.text
+        assert "Of each gateway the 100 most frequent are counted." in page.text
+        assert [given for tag, given in page.tags if tag == "script"] == [
+            {"src": f"{CONSOLE}/console.js", "defer": None}
+        ]
+        assert re.search(r"memory \d+(\.\d+)? k?B in \d records 268 MB none: a restart forgets every record", page.text)
+
+
+async def test_the_overview_refreshes_by_a_link_too() -> None:
+    async with paying() as browser:
+        page = await browser.open()
+        assert page.links().count(CONSOLE) == 3  # the brand, the menu, the link
+        assert [given["data-follow"] for _, given in page.tags if "data-live" in given] == ["5"]
+
+
+async def test_routes_shows_the_settings_in_effect_and_whence() -> None:
+    async with paying(drain_delay=0.25, secret="a-secret-of-32-characters-or-more") as browser:
+        page = await browser.open("/routes")
+        assert "drain_delay 0.25 the program that made them" in page.text
+        assert "secret set, and not shown the program that made them" in page.text
+        assert 'host "127.0.0.1" default' in page.text
+        assert "jwt not set default" in page.text
+        assert page.text.index(" drain_delay ") < page.text.index(" host ")
+        assert "a-secret-of" not in page.text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (268_435_456, "268 MB"), (5e12, "5 TB")]
+)
+def test_sizes_are_said_in_the_unit_that_fits(value: float, text: str) -> None:
+    assert size(value) == text

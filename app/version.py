@@ -20,6 +20,11 @@ def described() -> str:
     return f"oncegate {__version__}, commit {_commit()}, {'compiled' if _is_compiled() else 'from source'}"
 
 
+def build() -> str:
+    """The build in short, for what many processes report: ``5f0c..., compiled``. Of a checkout it names no commit."""
+    return f"{_built_of() or 'a checkout'}, {'compiled' if _is_compiled() else 'from source'}"
+
+
 def commit_of(checkout: Path) -> str:
     """The commit of a checkout, with `` and changes`` where what the package is made of is other than that.
 
@@ -42,13 +47,21 @@ def commit_of(checkout: Path) -> str:
 
 
 def _commit() -> str:
+    return _built_of() or commit_of(_package().parent.parent)
+
+
+def _built_of() -> str:
+    """The commit that the build was made of; empty where no build has made this package: it is the one of a checkout."""
+    try:
+        return (_package() / COMMIT).read_text("utf-8").strip()
+    except OSError:
+        return ""
+
+
+def _package() -> Path:
     import oncegate
 
-    package = Path(oncegate.__file__).parent
-    try:
-        return (package / COMMIT).read_text("utf-8").strip()
-    except OSError:  # no build has made this package: it is the one of a checkout
-        return commit_of(package.parent.parent)
+    return Path(oncegate.__file__).parent
 
 
 def _is_compiled() -> bool:

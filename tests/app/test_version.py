@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from oncegate import __version__
-from oncegate.app.cli.version import UNKNOWN, commit_of
 from oncegate.app.settings.sources import load
+from oncegate.app.version import UNKNOWN, commit_of
 from testing.command_line import run
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def git(folder: Path, *arguments: str) -> str:
