@@ -38,7 +38,7 @@ from oncegate.middleware.http.door import Observing
 from oncegate.middleware.http.enter import Bypass
 from oncegate.middleware.http.keyed_request import KeyedRequest
 from oncegate.middleware.http.middleware import IdempotencyMiddleware
-from oncegate.middleware.rules.address_check import address_rules, check_addresses
+from oncegate.middleware.rules.checks.address_check import address_rules, check_addresses
 from oncegate.middleware.rules.policy import TOKEN_HEADER, Policies
 from oncegate.middleware.tokens.verifier import Tokens
 

@@ -33,7 +33,7 @@ from oncegate.cache.store import Cache, KeepsSubmissions
 from oncegate.middleware.admission.observe import Watch
 from oncegate.middleware.consumers.delivery import SubscriptionSettings
 from oncegate.middleware.consumers.subscription import Subscription
-from oncegate.middleware.rules.secret_check import check_secret
+from oncegate.middleware.rules.checks.secret_check import check_secret
 
 if TYPE_CHECKING:
     from oncegate.app.server.pages import Pages

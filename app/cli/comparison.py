@@ -17,7 +17,7 @@ from oncegate.app.reload.changes import in_effect
 from oncegate.app.settings.digest import settings_digest
 from oncegate.app.settings.gateway import GatewaySettings
 from oncegate.app.settings.sources import ConfigurationError, admin_token
-from oncegate.middleware.rules.path_pattern import PathPattern, parts_of
+from oncegate.middleware.rules.paths.path_pattern import PathPattern, parts_of
 from oncegate.middleware.rules.settings import DEFAULT_METHODS, IdempotencySettings
 
 Rules = Mapping[str, Any]

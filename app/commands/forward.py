@@ -39,7 +39,7 @@ from oncegate.middleware.http.asgi import SCOPE_EXTENSION, AttemptView, Message,
 from oncegate.middleware.http.capture import Capture
 from oncegate.middleware.outcome import responses
 from oncegate.middleware.outcome.errors import OutcomeUnknown
-from oncegate.middleware.rules.key import key_line
+from oncegate.middleware.rules.keys.key import key_line
 from oncegate.middleware.rules.policy import Policies, Policy
 
 _VISIBLE = "".join(map(chr, range(0x21, 0x7F))).replace("%", "")

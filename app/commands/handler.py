@@ -27,7 +27,7 @@ from oncegate.middleware.outcome.calling import call
 from oncegate.middleware.outcome.errors import ENDS_PROCESS, NotRetryable
 from oncegate.middleware.outcome.responses import now_ms
 from oncegate.middleware.outcome.results import JsonCodec, dumped
-from oncegate.middleware.rules.arguments import excludes, is_async
+from oncegate.middleware.rules.checks.arguments import excludes, is_async
 
 _RESULT_HEADERS = ((b"content-type", b"application/json"),)
 

@@ -28,7 +28,7 @@ from oncegate.middleware.outcome.errors import ENDS_PROCESS, NotProcessed, NotRe
 from oncegate.middleware.outcome.raised import kind_and_place, kind_and_text
 from oncegate.middleware.outcome.responses import now_ms
 from oncegate.middleware.outcome.results import read_error
-from oncegate.middleware.rules.key import scope_digests
+from oncegate.middleware.rules.keys.key import scope_digests
 
 log = logging.getLogger("oncegate.worker")
 

@@ -21,7 +21,7 @@ from oncegate.cache.open import CACHE_SCHEMES, IN_PROCESS_SCHEMES, check_url
 from oncegate.cache.redis.url import MANY_SERVERS, REDIS_SCHEMES, either, scheme_of
 from oncegate.middleware.admission.callers import RATE
 from oncegate.middleware.http.cors import CrossOrigin
-from oncegate.middleware.rules.digests import Digests, Secrets, given_digests
+from oncegate.middleware.rules.keys.digests import Digests, Secrets, given_digests
 from oncegate.middleware.rules.settings import (
     Bytes,
     IdempotencySettings,

@@ -1,6 +1,6 @@
 """Logs: one line per event on standard error, JSON for machines and text on a terminal.
 
-Lines about a request carry its id, and its trace's: `oncegate.middleware.rules.request_id`.
+Lines about a request carry its id, and its trace's: `oncegate.middleware.rules.headers.request_id`.
 
 Nothing secret gets here: what oncegate logs is built from settings without credentials, record ids, slugs and counts.
 """

@@ -31,7 +31,7 @@ from oncegate.middleware.admission.deadlines import Deadlines
 from oncegate.middleware.http.asgi import OBSERVED, SCOPE_EXTENSION, AttemptView, Message, Receive, Scope, Send, respond
 from oncegate.middleware.outcome.errors import GatewayFailed, NotProcessed, OutcomeUnknown
 from oncegate.middleware.outcome.responses import Headers, date
-from oncegate.middleware.rules.request_id import ids
+from oncegate.middleware.rules.headers.request_id import ids
 
 log = logging.getLogger("oncegate.forward")
 

@@ -24,7 +24,7 @@ from oncegate.middleware.admission.owed import OwedOutcomes
 from oncegate.middleware.admission.shared import Shared, notify
 from oncegate.middleware.admission.slots import Slot, Slots
 from oncegate.middleware.admission.tracing import AttemptTrace
-from oncegate.middleware.rules.key import record_id
+from oncegate.middleware.rules.keys.key import record_id
 from oncegate.middleware.rules.policy import Policy
 
 log = logging.getLogger("oncegate.attempt")

@@ -17,7 +17,7 @@ from oncegate.middleware.outcome.calling import call
 from oncegate.middleware.outcome.errors import ENDS_PROCESS, NotRetryable, Parked, reduced
 from oncegate.middleware.outcome.raised import failure_of, is_left, kind_and_text, outcome_of
 from oncegate.middleware.outcome.results import JSON_CODEC, dumped
-from oncegate.middleware.rules.arguments import is_async
+from oncegate.middleware.rules.checks.arguments import is_async
 
 log = logging.getLogger("oncegate.subscription")
 

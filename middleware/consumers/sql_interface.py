@@ -26,10 +26,10 @@ from oncegate.middleware.consumers.transactional import (
 from oncegate.middleware.outcome.errors import NotProcessed, NotRetryable, OutcomeUnknown, Parked, reduced
 from oncegate.middleware.outcome.raised import kind_and_text
 from oncegate.middleware.outcome.results import JSON_CODEC, bounded, dumped, error_form
-from oncegate.middleware.rules.arguments import annotations_of, check_watch, excludes, is_async
-from oncegate.middleware.rules.digests import Digests, Secrets, given_digests
+from oncegate.middleware.rules.checks.arguments import annotations_of, check_watch, excludes, is_async
 from oncegate.middleware.rules.errors import KeyInvalid
-from oncegate.middleware.rules.key import MAX_KEY_CHARACTERS, RECORD_ID, KeyText, key_line, key_text, record_id
+from oncegate.middleware.rules.keys.digests import Digests, Secrets, given_digests
+from oncegate.middleware.rules.keys.key import MAX_KEY_CHARACTERS, RECORD_ID, KeyText, key_line, key_text, record_id
 from oncegate.middleware.rules.settings import NAME, OnMismatch
 from oncegate.middleware.rules.versions import aggregate_digest
 

@@ -56,10 +56,10 @@ from oncegate.middleware.consumers.late_outcomes import LateOutcomes
 from oncegate.middleware.consumers.once import Once
 from oncegate.middleware.consumers.sole_handler import SoleHandler
 from oncegate.middleware.consumers.transactional import DeliveryContext, give_late_outcomes
-from oncegate.middleware.rules.arguments import check_watch, given_namespace, given_settings
-from oncegate.middleware.rules.digests import Secrets, given_digests
+from oncegate.middleware.rules.checks.arguments import check_watch, given_namespace, given_settings
 from oncegate.middleware.rules.errors import Overloaded
-from oncegate.middleware.rules.key import execution_key, record_id
+from oncegate.middleware.rules.keys.digests import Secrets, given_digests
+from oncegate.middleware.rules.keys.key import execution_key, record_id
 
 log = logging.getLogger("oncegate.subscription")
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 from oncegate.cache.record import ClaimRequest
 from oncegate.middleware.admission.within import within
 from oncegate.middleware.rules.errors import PayloadTooLarge, RequestTimeout
-from oncegate.middleware.rules.key import Fields
+from oncegate.middleware.rules.keys.key import Fields
 from oncegate.middleware.rules.policy import CONTENT_LENGTH, Policy
 from oncegate.middleware.rules.versions import AggregateVersion
 

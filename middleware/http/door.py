@@ -12,7 +12,7 @@ from oncegate.middleware.admission.tracing import RequestTraces
 from oncegate.middleware.http.app_functions import Caller, Redact
 from oncegate.middleware.http.asgi import App
 from oncegate.middleware.http.cors import CrossOrigin
-from oncegate.middleware.rules.digests import Digests
+from oncegate.middleware.rules.keys.digests import Digests
 from oncegate.middleware.rules.policy import Policies
 from oncegate.middleware.tokens.verifier import Tokens
 

@@ -19,8 +19,8 @@ from oncegate.middleware.http.exchange import Exchange
 from oncegate.middleware.http.keyed_request import OBSERVER_FAILED
 from oncegate.middleware.http.shadow import Observed
 from oncegate.middleware.outcome import responses
+from oncegate.middleware.rules.headers.request_id import ids
 from oncegate.middleware.rules.policy import Policy
-from oncegate.middleware.rules.request_id import ids
 from oncegate.middleware.rules.share import is_enforced
 
 log = logging.getLogger("oncegate.http")

@@ -31,7 +31,7 @@ from oncegate.middleware.outcome.errors import ENDS_PROCESS, GatewayFailed, NotA
 from oncegate.middleware.outcome.problems import Answer
 from oncegate.middleware.outcome.raised import kind_and_text, outcome_of
 from oncegate.middleware.rules.errors import MOST_TURNS, overtaken
-from oncegate.middleware.rules.key import Fields, fingerprint, forgiving, record_id
+from oncegate.middleware.rules.keys.key import Fields, fingerprint, forgiving, record_id
 from oncegate.middleware.rules.policy import PREFER, RAISE_HEADER
 from oncegate.middleware.rules.prefer import wanted_wait, wants_error
 from oncegate.middleware.tokens.verifier import Tokens

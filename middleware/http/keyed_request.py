@@ -31,9 +31,10 @@ from oncegate.middleware.outcome.problems import (
     original_result,
     problem,
 )
-from oncegate.middleware.rules.added_headers import field
 from oncegate.middleware.rules.errors import CallerInvalid, CallerMissing, CookieAlone, KeyMissing, Refusal, TooManyKeys
-from oncegate.middleware.rules.key import (
+from oncegate.middleware.rules.headers.added_headers import field
+from oncegate.middleware.rules.headers.request_id import ids, request_id
+from oncegate.middleware.rules.keys.key import (
     Fields,
     parse_key,
     pick,
@@ -44,7 +45,6 @@ from oncegate.middleware.rules.key import (
 )
 from oncegate.middleware.rules.policy import ATTEMPT_HEADER, COOKIE, Policy
 from oncegate.middleware.rules.prefer import wants_async
-from oncegate.middleware.rules.request_id import ids, request_id
 from oncegate.middleware.rules.versions import AggregateVersion
 from oncegate.middleware.tokens.verifier import Tokens
 

@@ -8,11 +8,11 @@ from typing import Any, Final
 
 from oncegate.cache.fields import HOP_BY_HOP
 from oncegate.cache.record import State
-from oncegate.middleware.rules.added_headers import OURS, field
-from oncegate.middleware.rules.key import claim_name
-from oncegate.middleware.rules.key_form import KeyForm
-from oncegate.middleware.rules.path_pattern import PathPattern
-from oncegate.middleware.rules.readings import (
+from oncegate.middleware.rules.headers.added_headers import OURS, field
+from oncegate.middleware.rules.keys.key import claim_name
+from oncegate.middleware.rules.keys.key_form import KeyForm
+from oncegate.middleware.rules.paths.path_pattern import PathPattern
+from oncegate.middleware.rules.paths.readings import (
     LONGEST,
     holds_encoded_syntax,
     is_read_in_several_ways,

@@ -25,9 +25,9 @@ from pydantic import (
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from oncegate.cache.fields import FIELD_NAME, HOP_BY_HOP
-from oncegate.middleware.rules.added_headers import ADDED_HEADERS
-from oncegate.middleware.rules.key_form import A_GENERATED_KEY, KeyForm
-from oncegate.middleware.rules.path_pattern import parts_of
+from oncegate.middleware.rules.headers.added_headers import ADDED_HEADERS
+from oncegate.middleware.rules.keys.key_form import A_GENERATED_KEY, KeyForm
+from oncegate.middleware.rules.paths.path_pattern import parts_of
 from oncegate.middleware.rules.spelling import Spelling
 
 

@@ -5,8 +5,10 @@ from typing import Any
 
 from oncegate.middleware.http import asgi
 from oncegate.middleware.http import keyed_request as request
-from oncegate.middleware.rules import key, policy, prefer, readings
-from oncegate.middleware.rules.key import fingerprint
+from oncegate.middleware.rules import policy, prefer
+from oncegate.middleware.rules.keys import key
+from oncegate.middleware.rules.keys.key import fingerprint
+from oncegate.middleware.rules.paths import readings
 from oncegate.middleware.rules.settings import IdempotencySettings, Route
 
 Lines = list[tuple[bytes, bytes]]
@@ -18,7 +20,7 @@ def digest(method: str, path: bytes, query: bytes, body: bytes, as_json: bool) -
 
 
 def names(function: str, *arguments: Any) -> Any:
-    """Anything of `oncegate.middleware.rules.key`."""
+    """Anything of `oncegate.middleware.rules.keys.key`."""
     return getattr(key, function)(*arguments)
 
 

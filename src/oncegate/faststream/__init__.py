@@ -58,9 +58,9 @@ from oncegate.middleware.consumers.subscription import Subscription
 from oncegate.middleware.consumers.transactional import Executed, TransactionalInbox, check_secrets
 from oncegate.middleware.outcome.errors import NotProcessed, Parked
 from oncegate.middleware.outcome.raised import failure_of
-from oncegate.middleware.rules.arguments import check_callable
+from oncegate.middleware.rules.checks.arguments import check_callable
 from oncegate.middleware.rules.errors import KeyInvalid
-from oncegate.middleware.rules.key import parse_key
+from oncegate.middleware.rules.keys.key import parse_key
 
 __all__ = ["DeadLetter", "SubscriptionMiddleware"]
 
