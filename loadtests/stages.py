@@ -91,7 +91,7 @@ STAGES: dict[str, tuple[str, ...]] = {
         "middleware.http.asgi_driver",
         "middleware.http.app_run",
         "middleware.http.asgi",
-        "middleware.http.observed_exchange",
+        "middleware.http.observed.exchange",
         "app.gateway.fast_path",
         "middleware.admission.attempt",
         "middleware.admission.lease",

@@ -51,7 +51,7 @@ class AttemptView:
 
 
 OBSERVED: Final = "oncegate.observed"
-"""A scope holds it while a request is observed (`oncegate.middleware.http.shadow`): its response may last as long as it likes."""
+"""A scope holds it while a request is observed (`oncegate.middleware.http.observed.shadow`): its response may last."""
 SUBMISSION_EXTENSION: Final = "oncegate.submission"
 """``scope["extensions"]`` holds a `Submission` under this name where a command is to be accepted, not executed."""
 

@@ -23,7 +23,7 @@ from oncegate.middleware.admission.attempt import Attempt
 from oncegate.middleware.admission.gate import GateDecision
 from oncegate.middleware.admission.lease import LeaseLost, Unconfirmed
 from oncegate.middleware.admission.request import Address, AdmissionRequest, Rotation
-from oncegate.middleware.http.app_functions import redacted
+from oncegate.middleware.http.apps.functions import redacted
 from oncegate.middleware.http.asgi import SCOPE_EXTENSION, AttemptView, Submission
 from oncegate.middleware.http.keyed_request import KeyedRequest
 from oncegate.middleware.outcome import responses

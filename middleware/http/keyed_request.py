@@ -19,7 +19,7 @@ from oncegate.middleware.admission.attempt import Attempt
 from oncegate.middleware.admission.gate import GateDecision
 from oncegate.middleware.admission.observe import ENFORCED, Observation
 from oncegate.middleware.admission.tracing import RequestTrace
-from oncegate.middleware.http.app_functions import named_caller
+from oncegate.middleware.http.apps.functions import named_caller
 from oncegate.middleware.http.door import HttpDoor
 from oncegate.middleware.outcome import responses
 from oncegate.middleware.outcome.problems import (

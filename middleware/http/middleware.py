@@ -14,13 +14,13 @@ from oncegate.middleware.admission.buffers import MAX_BUFFERED, MAX_UNREAD, Buff
 from oncegate.middleware.admission.callers import CallerLimits
 from oncegate.middleware.admission.observe import Observation, Observe, Watch
 from oncegate.middleware.admission.tracing import TracesRequests
-from oncegate.middleware.http.app_advice import advice, endpoints, unmatched
-from oncegate.middleware.http.app_functions import Caller, Redact
+from oncegate.middleware.http.apps.advice import advice, endpoints, unmatched
+from oncegate.middleware.http.apps.functions import Caller, Redact
 from oncegate.middleware.http.asgi import App, Message, Receive, Scope, Send
 from oncegate.middleware.http.cors import CrossOrigin
 from oncegate.middleware.http.door import HttpDoor, Observing
 from oncegate.middleware.http.enter import enter
-from oncegate.middleware.http.shadow import shadow_of
+from oncegate.middleware.http.observed.shadow import shadow_of
 from oncegate.middleware.rules.checks.address_check import address_rules, check_addresses
 from oncegate.middleware.rules.checks.arguments import (
     check_app,

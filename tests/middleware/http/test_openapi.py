@@ -8,7 +8,7 @@ from fastapi.openapi.models import OpenAPI
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncegate.middleware.http.openapi import NotOpenAPI, describe
+from oncegate.middleware.http.apps.openapi import NotOpenAPI, describe
 from oncegate.middleware.outcome.problems import KINDS
 from oncegate.middleware.rules.policy import Policies
 from oncegate.middleware.rules.settings import IdempotencySettings, Route
