@@ -27,7 +27,7 @@ from oncegate.app.upstream.pool import Upstream
 from oncegate.app.upstream.response import ResponseReader
 from oncegate.app.upstream.upgrade import UPGRADE, AnswerToUpgrade, Switched, SwitchedAway
 from oncegate.cache.errors import OncegateError
-from oncegate.middleware.admission.deadlines import Deadlines
+from oncegate.middleware.admission.limits.deadlines import Deadlines
 from oncegate.middleware.http.asgi import OBSERVED, SCOPE_EXTENSION, AttemptView, Message, Receive, Scope, Send, respond
 from oncegate.middleware.outcome.errors import GatewayFailed, NotProcessed, OutcomeUnknown
 from oncegate.middleware.outcome.responses import Headers, date

@@ -17,12 +17,12 @@ from typing import Any, Final, TypeVar
 
 from oncegate.cache.record import Claim, ClaimRequest, Record, State, StoredResponse
 from oncegate.cache.store import Cache, Then, set_reply, start, timeout_of
-from oncegate.middleware.admission.callers import CallerLimits, CallerSlots
 from oncegate.middleware.admission.lease import Lease
+from oncegate.middleware.admission.limits.callers import CallerLimits, CallerSlots
+from oncegate.middleware.admission.limits.slots import Slot, Slots
 from oncegate.middleware.admission.observe import NOBODY, WATCH_FAILED, Watch
 from oncegate.middleware.admission.owed import OwedOutcomes
 from oncegate.middleware.admission.shared import Shared, notify
-from oncegate.middleware.admission.slots import Slot, Slots
 from oncegate.middleware.admission.tracing import AttemptTrace
 from oncegate.middleware.rules.keys.key import record_id
 from oncegate.middleware.rules.policy import Policy

@@ -12,7 +12,7 @@ from time import monotonic
 from typing import Any
 
 from oncegate.cache.errors import CacheError
-from oncegate.middleware.admission.deadlines import Deadlines
+from oncegate.middleware.admission.limits.deadlines import Deadlines
 from oncegate.middleware.admission.shared import Shared, notify
 from oncegate.middleware.outcome.errors import NotProcessed
 from oncegate.middleware.rules.headers.request_id import ids

@@ -7,7 +7,7 @@ from time import monotonic
 from typing import Any, Final
 
 from oncegate.cache.record import ClaimRequest
-from oncegate.middleware.admission.within import within
+from oncegate.middleware.admission.limits.within import within
 from oncegate.middleware.rules.errors import PayloadTooLarge, RequestTimeout
 from oncegate.middleware.rules.keys.key import Fields
 from oncegate.middleware.rules.policy import CONTENT_LENGTH, Policy

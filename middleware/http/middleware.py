@@ -11,7 +11,7 @@ from oncegate.cache.seconds import given_seconds
 from oncegate.cache.store import Cache
 from oncegate.middleware.admission.admission import Admissions
 from oncegate.middleware.admission.buffers import MAX_BUFFERED, MAX_UNREAD, Buffered, Unread
-from oncegate.middleware.admission.callers import CallerLimits
+from oncegate.middleware.admission.limits.callers import CallerLimits
 from oncegate.middleware.admission.observe import Observation, Observe, Watch
 from oncegate.middleware.admission.tracing import TracesRequests
 from oncegate.middleware.http.apps.advice import advice, endpoints, unmatched
