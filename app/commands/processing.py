@@ -20,8 +20,8 @@ from oncegate.cache.redis.streams.letter import Death
 from oncegate.cache.redis.streams.stream import Command, NotACommand, sent_ms
 from oncegate.middleware.consumers.begun import FAILED_STATUS, Begun, Execution, Recording
 from oncegate.middleware.consumers.delivery import Action, Delivery, DeliveryDecision, broker_time
-from oncegate.middleware.consumers.handling import executing, settle_raised
-from oncegate.middleware.consumers.sent_back import is_of_inbox, others_since
+from oncegate.middleware.consumers.handlers.handling import executing, settle_raised
+from oncegate.middleware.consumers.handlers.sent_back import is_of_inbox, others_since
 from oncegate.middleware.consumers.subscription import Subscription
 from oncegate.middleware.outcome.calling import call
 from oncegate.middleware.outcome.errors import ENDS_PROCESS, NotProcessed, NotRetryable, OutcomeUnknown, Parked

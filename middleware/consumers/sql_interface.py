@@ -14,7 +14,7 @@ from oncegate.middleware.admission.tracing import Traces
 from oncegate.middleware.consumers.addresses import Rejected, command_key, delivery_fingerprint
 from oncegate.middleware.consumers.begun import Begun
 from oncegate.middleware.consumers.delivery import Delivery, DeliveryDecision, SubscriptionSettings, check_names
-from oncegate.middleware.consumers.handling import current, executing, outcomes_of
+from oncegate.middleware.consumers.handlers.handling import current, executing, outcomes_of
 from oncegate.middleware.consumers.transactional import (
     DeliveryContext,
     Executed,

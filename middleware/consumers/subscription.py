@@ -51,10 +51,10 @@ from oncegate.middleware.consumers.gate import (
     differs,
     last_error,
 )
-from oncegate.middleware.consumers.handling import begin_all, executing, run_batch, run_handler
+from oncegate.middleware.consumers.handlers.handling import begin_all, executing, run_batch, run_handler
+from oncegate.middleware.consumers.handlers.once import Once
+from oncegate.middleware.consumers.handlers.sole_handler import SoleHandler
 from oncegate.middleware.consumers.late_outcomes import LateOutcomes
-from oncegate.middleware.consumers.once import Once
-from oncegate.middleware.consumers.sole_handler import SoleHandler
 from oncegate.middleware.consumers.transactional import DeliveryContext, give_late_outcomes
 from oncegate.middleware.rules.checks.arguments import check_watch, given_namespace, given_settings
 from oncegate.middleware.rules.errors import Overloaded

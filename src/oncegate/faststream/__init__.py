@@ -52,8 +52,8 @@ from oncegate.faststream.rules import (
 )
 from oncegate.middleware.consumers.begun import Begun, Execution, decided, not_kept
 from oncegate.middleware.consumers.delivery import Action, Delivery, DeliveryDecision
-from oncegate.middleware.consumers.handling import executing, kept, result_of, settle_raised
-from oncegate.middleware.consumers.sent_back import log_sent_back
+from oncegate.middleware.consumers.handlers.handling import executing, kept, result_of, settle_raised
+from oncegate.middleware.consumers.handlers.sent_back import log_sent_back
 from oncegate.middleware.consumers.subscription import Subscription
 from oncegate.middleware.consumers.transactional import Executed, TransactionalInbox, check_secrets
 from oncegate.middleware.outcome.errors import NotProcessed, Parked
