@@ -1,1 +1,1 @@
-"""Handlers of deliveries: how one is called, or a loop entered in its place, what comes of it, and that there is one for a consumer."""
+"""Handlers of deliveries: how one is called, what comes of it, and that a consumer has one only; or a loop in its place."""
