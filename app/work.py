@@ -95,7 +95,7 @@ def create_executor(settings: GatewaySettings) -> Executor:
         )
     from oncegate.app.commands.forward import ForwardedCommands
     from oncegate.app.upstream.forward import Forwarder
-    from oncegate.middleware.rules.policy import Policies
+    from oncegate.middleware.rules.policies import Policies
 
     try:
         forwarder = Forwarder(

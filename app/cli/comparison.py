@@ -194,7 +194,7 @@ def _of_path(
 
 
 def _first(routes: Sequence[Rules], method: str, path: str) -> Rules | None:
-    """The rules that count for a request, as `oncegate.middleware.rules.policy.Policies` finds them."""
+    """The rules that count for a request, as `oncegate.middleware.rules.policies.Policies` finds them."""
     *own, default = routes
     for rules in own:
         if (not rules["methods"] or method in rules["methods"]) and PathPattern(rules["path"]).matches(path):

@@ -23,7 +23,7 @@ from oncegate.app.upstream.upgrade import Switched
 from oncegate.middleware.admission.buffers import Unread
 from oncegate.middleware.admission.limits.deadlines import Deadline
 from oncegate.middleware.http.asgi import Scope, Send
-from oncegate.middleware.rules.policy import Policies
+from oncegate.middleware.rules.policies import Policies
 
 log = logging.getLogger("oncegate.tunnel")
 

@@ -126,7 +126,7 @@ class AccessLog:
 
         ``selection`` says which requests have a line. ``trusted`` are the proxies whose word counts for who the client is. Under
         ``prefix``, and on ``ops_port``, are the operations; ``methods`` are those that may be under enforcement. ``unshown``:
-        `oncegate.middleware.rules.policy.Policies.unshown`.
+        `oncegate.middleware.rules.policies.Policies.unshown`.
         """
         self.unshown = unshown
         self._selection = selection

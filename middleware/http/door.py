@@ -13,7 +13,7 @@ from oncegate.middleware.http.apps.functions import Caller, Redact
 from oncegate.middleware.http.asgi import App
 from oncegate.middleware.http.cors import CrossOrigin
 from oncegate.middleware.rules.keys.digests import Digests
-from oncegate.middleware.rules.policy import Policies
+from oncegate.middleware.rules.policies import Policies
 from oncegate.middleware.tokens.verifier import Tokens
 
 if TYPE_CHECKING:

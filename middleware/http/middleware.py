@@ -36,7 +36,8 @@ from oncegate.middleware.rules.checks.arguments import (
 from oncegate.middleware.rules.checks.route_advice import route_advice
 from oncegate.middleware.rules.checks.secret_check import OtherSecret
 from oncegate.middleware.rules.keys.digests import Secrets, given_digests
-from oncegate.middleware.rules.policy import TOKEN_HEADER, Policies
+from oncegate.middleware.rules.policies import Policies
+from oncegate.middleware.rules.policy import TOKEN_HEADER
 from oncegate.middleware.rules.settings import IdempotencySettings, Route, check_enforce
 from oncegate.middleware.tokens.settings import JwtSettings
 from oncegate.middleware.tokens.verifier import open_tokens

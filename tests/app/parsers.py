@@ -30,7 +30,8 @@ from oncegate.middleware.rules.errors import Refusal
 from oncegate.middleware.rules.keys.canonical_json import NotCanonical, canonical_json
 from oncegate.middleware.rules.keys.key import fingerprint, parse_key, pick, record_key, scope_parts
 from oncegate.middleware.rules.paths.readings import folded, normalise, readings
-from oncegate.middleware.rules.policy import Policies, compile_policy
+from oncegate.middleware.rules.policies import Policies
+from oncegate.middleware.rules.policy import compile_policy
 from oncegate.middleware.rules.prefer import preferences, read_line, wants_error
 from oncegate.middleware.rules.settings import IdempotencySettings, Route
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from oncegate.middleware.http import asgi
 from oncegate.middleware.http import keyed_request as request
-from oncegate.middleware.rules import policy, prefer
+from oncegate.middleware.rules import policies, policy, prefer
 from oncegate.middleware.rules.keys import key
 from oncegate.middleware.rules.keys.key import fingerprint
 from oncegate.middleware.rules.paths import readings
@@ -68,9 +68,9 @@ async def body(chunks: list[Any], declared: list[bytes], limit: int) -> Any:
 
 def rules(settings: dict[str, Any], routes: list[dict[str, Any]], requests: list[tuple[str, str]]) -> Any:
     """What requests meet, and what the rules say."""
-    policies = policy.Policies(IdempotencySettings(**settings), [Route(**route) for route in routes])
-    met = [policies.match(*each) for each in requests]
-    return [_shown(found) for found in met], [_shown(found) for found in policies.all()], policies.with_methods() != []
+    every = policies.Policies(IdempotencySettings(**settings), [Route(**route) for route in routes])
+    met = [every.match(*each) for each in requests]
+    return [_shown(found) for found in met], [_shown(found) for found in every.all()], every.with_methods() != []
 
 
 def _shown(found: policy.Policy | None) -> Any:
