@@ -3,8 +3,7 @@
 from dataclasses import fields
 from typing import Any
 
-from oncegate.middleware.http import asgi
-from oncegate.middleware.http import keyed_request as request
+from oncegate.middleware.http import asgi, identity
 from oncegate.middleware.rules import policies, policy, prefer
 from oncegate.middleware.rules.keys import key
 from oncegate.middleware.rules.keys.key import fingerprint
@@ -31,7 +30,7 @@ def head(headers: Lines, settings: dict[str, Any]) -> list[Any]:
     values: list[Any] = [given]
     for call in (
         lambda: _found(given, rules),
-        lambda: key.scope_parts(given, rules.scope_names) or request.nameless_scope(given, rules),
+        lambda: key.scope_parts(given, rules.scope_names) or identity.nameless_scope(given, rules),
         lambda: prefer.wanted_wait(given, rules),
         lambda: prefer.wants_async(given),
         lambda: prefer.wants_error(given[policy.RAISE_HEADER]),
@@ -45,7 +44,7 @@ def head(headers: Lines, settings: dict[str, Any]) -> list[Any]:
 
 
 def _found(given: key.Fields, rules: policy.Policy) -> Any:
-    found = request.request_key(given, rules)
+    found = identity.request_key(given, rules)
     if found is not None and found[2]:
         return len(found[0]), len(found[1])  # made here: random
     return found
