@@ -40,7 +40,7 @@ AT_ONCE = 50
 UNREADABLE = "unreadable"
 """The state of a record that can't be read."""
 MOST_SECONDS = 10 * 366 * 86400.0
-"""The longest that a resolved outcome may be kept; as `oncegate.middleware.rules.settings.Seconds`."""
+"""The longest that a resolved outcome may be kept; as `oncegate.middleware.rules.setting_types.Seconds`."""
 MOST_STEPS = 50
 """Steps of a scan that one listing takes at most: what is left is behind its cursor."""
 MOST_STEPS_FOR_A_KEY = 5000

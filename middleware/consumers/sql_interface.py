@@ -30,7 +30,7 @@ from oncegate.middleware.rules.checks.arguments import annotations_of, check_wat
 from oncegate.middleware.rules.errors import KeyInvalid
 from oncegate.middleware.rules.keys.digests import Digests, Secrets, given_digests
 from oncegate.middleware.rules.keys.key import MAX_KEY_CHARACTERS, RECORD_ID, KeyText, key_line, key_text, record_id
-from oncegate.middleware.rules.settings import NAME, OnMismatch
+from oncegate.middleware.rules.setting_types import NAME, OnMismatch
 from oncegate.middleware.rules.versions import aggregate_digest
 
 __all__ = [

@@ -42,13 +42,7 @@ from oncegate.middleware.outcome.problems import (
 from oncegate.middleware.rules.errors import CallerInvalid, CookieAlone, Refusal, TooManyKeys
 from oncegate.middleware.rules.headers.added_headers import field
 from oncegate.middleware.rules.headers.request_id import ids, request_id
-from oncegate.middleware.rules.keys.key import (
-    Fields,
-    pick,
-    record_digests,
-    record_key,
-    scope_parts,
-)
+from oncegate.middleware.rules.keys.key import Fields, pick, record_digests, record_key, scope_parts
 from oncegate.middleware.rules.policy import ATTEMPT_HEADER, Policy
 from oncegate.middleware.rules.prefer import wants_async
 from oncegate.middleware.rules.versions import AggregateVersion

@@ -10,10 +10,9 @@ from oncegate.cache.record import State
 from oncegate.middleware.rules.headers.added_headers import OURS, field
 from oncegate.middleware.rules.keys.key import claim_name
 from oncegate.middleware.rules.keys.key_form import KeyForm
-from oncegate.middleware.rules.settings import (
+from oncegate.middleware.rules.setting_types import (
     Comparison,
     Completion,
-    IdempotencySettings,
     Kind,
     Mode,
     OnCacheDown,
@@ -21,9 +20,8 @@ from oncegate.middleware.rules.settings import (
     OnMismatch,
     OnMissingKey,
     OnUnknown,
-    Route,
-    claims_of,
 )
+from oncegate.middleware.rules.settings import IdempotencySettings, Route, claims_of
 from oncegate.middleware.rules.versions import Aggregates
 
 RAISE_HEADER: Final = b"idempotency-raise-on-duplicate"

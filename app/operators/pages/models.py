@@ -15,7 +15,7 @@ from oncegate.app.operators.newest import CALLER_DIGEST
 from oncegate.app.operators.records import MOST_SECONDS
 from oncegate.cache.redis.streams.entry_id import ENTRY_ID
 from oncegate.middleware.rules.keys.key import RECORD_ID
-from oncegate.middleware.rules.settings import Comparison, Mode, OnError, OnMismatch, OnUnknown
+from oncegate.middleware.rules.setting_types import Comparison, Mode, OnError, OnMismatch, OnUnknown
 
 State = Literal["in-flight", "succeeded", "failed", "unknown"]
 PATTERN: dict[str, Any] = {"pattern": f"^{RECORD_ID.pattern}$"}
