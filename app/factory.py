@@ -39,8 +39,9 @@ from oncegate.middleware.http.door import Observing
 from oncegate.middleware.http.enter import Bypass
 from oncegate.middleware.http.keyed_request import KeyedRequest
 from oncegate.middleware.http.middleware import IdempotencyMiddleware
-from oncegate.middleware.rules.address_check import address_rules, check_addresses
-from oncegate.middleware.rules.policy import TOKEN_HEADER, Policies
+from oncegate.middleware.rules.checks.address_check import address_rules, check_addresses
+from oncegate.middleware.rules.policies import Policies
+from oncegate.middleware.rules.policy import TOKEN_HEADER
 from oncegate.middleware.tokens.verifier import Tokens
 
 if TYPE_CHECKING:

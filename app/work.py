@@ -36,7 +36,7 @@ from oncegate.cache.store import Cache, KeepsSubmissions
 from oncegate.middleware.admission.observe import Watch
 from oncegate.middleware.consumers.delivery import SubscriptionSettings
 from oncegate.middleware.consumers.subscription import Subscription
-from oncegate.middleware.rules.secret_check import check_secret
+from oncegate.middleware.rules.checks.secret_check import check_secret
 
 if TYPE_CHECKING:
     from oncegate.app.server.pages import Pages
@@ -98,7 +98,7 @@ def create_executor(settings: GatewaySettings) -> Executor:
         )
     from oncegate.app.commands.forward import ForwardedCommands
     from oncegate.app.upstream.forward import Forwarder
-    from oncegate.middleware.rules.policy import Policies
+    from oncegate.middleware.rules.policies import Policies
 
     try:
         forwarder = Forwarder(

@@ -33,8 +33,8 @@ Then = Callable[[Result | Exception], None]
 class Cache(Protocol):
     """A store of records, which moves them only as `TRANSITIONS` allows.
 
-    ``key`` is a record's look-up key (see `oncegate.middleware.rules.key.record_key`); ``token`` is 16 random bytes, fresh for
-    each claim.
+    ``key`` is a record's look-up key (see `oncegate.middleware.rules.keys.key.record_key`); ``token`` is 16 random bytes, fresh
+    for each claim.
     """
 
     async def claim(self, key: str, request: ClaimRequest, *, adopt: Callable[[Claim], None] | None = None) -> Claim:

@@ -22,7 +22,7 @@ from loadtests.processes import BenchError
 from loadtests.report import Results, Spread, Table, progress, spread
 from oncegate.middleware.consumers.delivery import Delivery
 from oncegate.middleware.consumers.subscription import Subscription
-from oncegate.middleware.rules.key import record_id, record_key
+from oncegate.middleware.rules.keys.key import record_id, record_key
 from oncegate.sql import Inbox
 from oncegate.sql.inbox.cleanup import Retention, forget
 from oncegate.sql.marking.statements import Message

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 
 from oncegate.cache.redis.store import RedisCache
 from oncegate.cache.store import Cache
-from oncegate.middleware.admission.attempt import Attempt, InFlight
-from oncegate.middleware.admission.deadlines import Deadlines
+from oncegate.middleware.admission.attempt import Attempt
+from oncegate.middleware.admission.in_flight import InFlight
+from oncegate.middleware.admission.limits.deadlines import Deadlines
 from oncegate.middleware.http.middleware import IdempotencyMiddleware
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from oncegate.app.reload.changes import in_effect
 from oncegate.app.settings.digest import settings_digest
 from oncegate.app.settings.gateway import GatewaySettings
 from oncegate.app.settings.sources import ConfigurationError, admin_token
-from oncegate.middleware.rules.path_pattern import PathPattern, parts_of
+from oncegate.middleware.rules.paths.path_pattern import PathPattern, parts_of
 from oncegate.middleware.rules.settings import DEFAULT_METHODS, IdempotencySettings
 
 Rules = Mapping[str, Any]
@@ -194,7 +194,7 @@ def _of_path(
 
 
 def _first(routes: Sequence[Rules], method: str, path: str) -> Rules | None:
-    """The rules that count for a request, as `oncegate.middleware.rules.policy.Policies` finds them."""
+    """The rules that count for a request, as `oncegate.middleware.rules.policies.Policies` finds them."""
     *own, default = routes
     for rules in own:
         if (not rules["methods"] or method in rules["methods"]) and PathPattern(rules["path"]).matches(path):

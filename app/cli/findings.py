@@ -21,9 +21,9 @@ from oncegate.cache.redis.streams.commands import stream_client
 from oncegate.cache.redis.streams.stream import CommandStream, GroupProgress
 from oncegate.cache.store import Cache
 from oncegate.middleware.outcome.errors import NotProcessed, OutcomeUnknown
-from oncegate.middleware.rules.address_check import address_rules, changed_rules, moved_line
-from oncegate.middleware.rules.route_advice import route_advice
-from oncegate.middleware.rules.secret_check import is_under_another_secret, other_secret_line
+from oncegate.middleware.rules.checks.address_check import address_rules, changed_rules, moved_line
+from oncegate.middleware.rules.checks.route_advice import route_advice
+from oncegate.middleware.rules.checks.secret_check import is_under_another_secret, other_secret_line
 from oncegate.middleware.tokens.key_set import UnusableKeys
 from oncegate.middleware.tokens.key_source import KeySource
 from oncegate.middleware.tokens.settings import is_url

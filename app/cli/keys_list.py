@@ -24,7 +24,7 @@ async def chosen_of(
     """The choice that options of ``keys list`` make. Ends the process for a caller that is none."""
     from oncegate.app.operators.newest import CALLER_DIGEST, Chosen
     from oncegate.app.operators.records import Records
-    from oncegate.middleware.rules.key import caller_of_id
+    from oncegate.middleware.rules.keys.key import caller_of_id
 
     if caller is not None and CALLER_DIGEST.fullmatch(caller):
         return Chosen(state, frozenset([caller]), route, since_ms)

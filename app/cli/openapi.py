@@ -11,9 +11,9 @@ from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from oncegate.app.settings.gateway import GatewaySettings
-from oncegate.middleware.http.app_advice import Endpoint, unmatched
-from oncegate.middleware.http.openapi import METHODS, NotOpenAPI, describe
-from oncegate.middleware.rules.policy import Policies
+from oncegate.middleware.http.apps.advice import Endpoint, unmatched
+from oncegate.middleware.http.apps.openapi import METHODS, NotOpenAPI, describe
+from oncegate.middleware.rules.policies import Policies
 
 Format = Literal["json", "yaml"]
 _PARAMETER = re.compile(r"(\{[^{}/]*\})")

@@ -7,7 +7,7 @@ from oncegate.cache.record import StoredResponse
 from oncegate.cache.redis.streams.stream import Command
 from oncegate.middleware.consumers.command_context import CommandContext
 from oncegate.middleware.outcome.errors import NotProcessed, NotRetryable
-from oncegate.middleware.rules.key import caller_of_id
+from oncegate.middleware.rules.keys.key import caller_of_id
 
 Confirm = Callable[[], Awaitable[None]]
 

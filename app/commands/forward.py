@@ -39,8 +39,9 @@ from oncegate.middleware.http.asgi import SCOPE_EXTENSION, AttemptView, Message,
 from oncegate.middleware.http.capture import Capture
 from oncegate.middleware.outcome import responses
 from oncegate.middleware.outcome.errors import OutcomeUnknown
-from oncegate.middleware.rules.key import key_line
-from oncegate.middleware.rules.policy import Policies, Policy
+from oncegate.middleware.rules.keys.key import key_line
+from oncegate.middleware.rules.policies import Policies
+from oncegate.middleware.rules.policy import Policy
 
 _VISIBLE = "".join(map(chr, range(0x21, 0x7F))).replace("%", "")
 """Characters that stand for themselves in the field that names the aggregate: blanks at its ends, say, would be lost."""

@@ -21,13 +21,13 @@ from oncegate.cache.record import StoredResponse
 from oncegate.cache.redis.streams.stream import Command
 from oncegate.middleware.admission.observe import Watch
 from oncegate.middleware.consumers.command_context import CommandContext
-from oncegate.middleware.consumers.handling import current
-from oncegate.middleware.consumers.sole_handler import check_kind
+from oncegate.middleware.consumers.handlers.handling import current
+from oncegate.middleware.consumers.handlers.sole_handler import check_kind
 from oncegate.middleware.outcome.calling import call
 from oncegate.middleware.outcome.errors import ENDS_PROCESS, NotRetryable
 from oncegate.middleware.outcome.responses import now_ms
 from oncegate.middleware.outcome.results import JsonCodec, dumped
-from oncegate.middleware.rules.arguments import excludes, is_async
+from oncegate.middleware.rules.checks.arguments import excludes, is_async
 
 _RESULT_HEADERS = ((b"content-type", b"application/json"),)
 

@@ -20,15 +20,15 @@ from oncegate.cache.redis.streams.letter import Death
 from oncegate.cache.redis.streams.stream import Command, NotACommand, sent_ms
 from oncegate.middleware.consumers.begun import FAILED_STATUS, Begun, Execution, Recording
 from oncegate.middleware.consumers.delivery import Action, Delivery, DeliveryDecision, broker_time
-from oncegate.middleware.consumers.handling import executing, settle_raised
-from oncegate.middleware.consumers.sent_back import is_of_inbox, others_since
+from oncegate.middleware.consumers.handlers.handling import executing, settle_raised
+from oncegate.middleware.consumers.handlers.sent_back import is_of_inbox, others_since
 from oncegate.middleware.consumers.subscription import Subscription
 from oncegate.middleware.outcome.calling import call
 from oncegate.middleware.outcome.errors import ENDS_PROCESS, NotProcessed, NotRetryable, OutcomeUnknown, Parked
 from oncegate.middleware.outcome.raised import kind_and_place, kind_and_text
 from oncegate.middleware.outcome.responses import now_ms
 from oncegate.middleware.outcome.results import read_error
-from oncegate.middleware.rules.key import scope_digests
+from oncegate.middleware.rules.keys.key import scope_digests
 
 log = logging.getLogger("oncegate.worker")
 

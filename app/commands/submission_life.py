@@ -16,7 +16,7 @@ from oncegate.cache.redis.streams.stream import Command
 from oncegate.cache.store import KeepsSubmissions
 from oncegate.middleware.consumers.late_outcomes import AHEAD_MS
 from oncegate.middleware.outcome.responses import now_ms
-from oncegate.middleware.rules.key import execution_key, key_of_id
+from oncegate.middleware.rules.keys.key import execution_key, key_of_id
 
 _TRIES, _PAUSES = 4, Backoff(0.01, 1.0, least=1.0, factor=5.0)
 """Seconds to wait for a gateway to record what it has just accepted."""

@@ -24,7 +24,7 @@ from oncegate.middleware.http.cors import CrossOrigin
 from oncegate.middleware.outcome.errors import GatewayFailed, NoAnswerInTime, NotProcessed, OutcomeUnknown
 from oncegate.middleware.outcome.problems import KINDS, Answer, problem
 from oncegate.middleware.outcome.responses import date
-from oncegate.middleware.rules.request_id import ids, request_id
+from oncegate.middleware.rules.headers.request_id import ids, request_id
 from oncegate.middleware.tokens.verifier import Tokens
 
 log = logging.getLogger("oncegate.gateway")

@@ -12,7 +12,7 @@ from oncegate.app.telemetry.recent import RecentDecisions
 from oncegate.app.upstream.forward import Forwarder
 from oncegate.cache.store import Cache
 from oncegate.middleware.http.middleware import IdempotencyMiddleware
-from oncegate.middleware.http.shadow import shadow_of
+from oncegate.middleware.http.observed.shadow import shadow_of
 from oncegate.middleware.tokens.verifier import Tokens
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from oncegate.app.server.request import InboundRequest
 from oncegate.app.telemetry.tracing import ProcessTracing
 from oncegate.cache.store import Cache
-from oncegate.middleware.rules.trace_context import TRACEPARENT, TRACESTATE
+from oncegate.middleware.rules.headers.trace_context import TRACEPARENT, TRACESTATE
 from oncegate.otel.requests import HttpSpans, Upstream
 
 _FIELDS: Final = (TRACEPARENT, TRACESTATE)

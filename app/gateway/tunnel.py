@@ -21,9 +21,9 @@ from oncegate.app.server.request import InboundRequest
 from oncegate.app.upstream.forward import Forwarder
 from oncegate.app.upstream.upgrade import Switched
 from oncegate.middleware.admission.buffers import Unread
-from oncegate.middleware.admission.deadlines import Deadline
+from oncegate.middleware.admission.limits.deadlines import Deadline
 from oncegate.middleware.http.asgi import Scope, Send
-from oncegate.middleware.rules.policy import Policies
+from oncegate.middleware.rules.policies import Policies
 
 log = logging.getLogger("oncegate.tunnel")
 

@@ -24,7 +24,7 @@ from oncegate.cache.redis.streams.stream import CommandStream, PendingEntry
 from oncegate.cache.store import Cache
 from oncegate.middleware.outcome.instants import instant
 from oncegate.middleware.outcome.results import read_error
-from oncegate.middleware.rules.key import RECORD_ID, execution_key, key_of_id
+from oncegate.middleware.rules.keys.key import RECORD_ID, execution_key, key_of_id
 
 _AT_ONCE = 100
 SECONDS = 5.0

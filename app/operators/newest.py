@@ -17,7 +17,7 @@ from oncegate.app.operators.records import AT_ONCE, UNREADABLE, NotARecord, Reco
 from oncegate.cache.record import Claim
 from oncegate.cache.store import Page, peek_all
 from oncegate.cache.trace import trace_id_of
-from oncegate.middleware.rules.key import RECORD_ID, caller_of_id, record_id
+from oncegate.middleware.rules.keys.key import RECORD_ID, caller_of_id, record_id
 
 CALLER_DIGEST: Final = re.compile(r"[A-Za-z0-9._]{20}")
 """What a record's id has of its caller, behind the colon."""

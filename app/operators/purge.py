@@ -9,7 +9,7 @@ from oncegate.cache.errors import RecordUnreadable
 from oncegate.cache.record import Claim, Record, State
 from oncegate.cache.store import Purges
 from oncegate.cache.transitions import Resolution
-from oncegate.middleware.rules.key import RECORD_ID, caller_of_id, record_id
+from oncegate.middleware.rules.keys.key import RECORD_ID, caller_of_id, record_id
 
 STEP = 500
 AT_ONCE = 50

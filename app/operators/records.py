@@ -15,10 +15,11 @@ from oncegate.middleware.outcome.instants import instant
 from oncegate.middleware.outcome.problems import original_result
 from oncegate.middleware.outcome.responses import now_ms
 from oncegate.middleware.outcome.results import CONTENTLESS, checked_response
-from oncegate.middleware.rules.added_headers import ON_REPLAYS
-from oncegate.middleware.rules.address_check import AddressRules, changed_rules
-from oncegate.middleware.rules.digests import UNKEYED, Digests
-from oncegate.middleware.rules.key import (
+from oncegate.middleware.rules.checks.address_check import AddressRules, changed_rules
+from oncegate.middleware.rules.checks.secret_check import is_under_another_secret
+from oncegate.middleware.rules.headers.added_headers import ON_REPLAYS
+from oncegate.middleware.rules.keys.digests import UNKEYED, Digests
+from oncegate.middleware.rules.keys.key import (
     RECORD_ID,
     caller_of_id,
     claim_name,
@@ -32,7 +33,6 @@ from oncegate.middleware.rules.key import (
     scope_parts,
 )
 from oncegate.middleware.rules.policy import OF_THE_MOMENT, Policy
-from oncegate.middleware.rules.secret_check import is_under_another_secret
 
 MOST_LISTED = 1000
 AT_ONCE = 50
@@ -40,7 +40,7 @@ AT_ONCE = 50
 UNREADABLE = "unreadable"
 """The state of a record that can't be read."""
 MOST_SECONDS = 10 * 366 * 86400.0
-"""The longest that a resolved outcome may be kept; as `oncegate.middleware.rules.settings.Seconds`."""
+"""The longest that a resolved outcome may be kept; as `oncegate.middleware.rules.setting_types.Seconds`."""
 MOST_STEPS = 50
 """Steps of a scan that one listing takes at most: what is left is behind its cursor."""
 MOST_STEPS_FOR_A_KEY = 5000

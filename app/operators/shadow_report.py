@@ -13,7 +13,7 @@ import orjson
 
 from oncegate.middleware.admission.gate import GateDecision
 from oncegate.middleware.outcome.problems import KINDS
-from oncegate.middleware.rules.key import caller_of_id
+from oncegate.middleware.rules.keys.key import caller_of_id
 
 LOGGER: Final = "oncegate.shadow"
 MOST: Final = 10_000

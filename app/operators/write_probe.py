@@ -7,7 +7,7 @@ from oncegate.cache.errors import CacheError, CacheRefused
 from oncegate.cache.record import FINGERPRINT_BYTES, TOKEN_BYTES, ClaimRequest, Record, State
 from oncegate.cache.store import Cache
 from oncegate.cache.transitions import ResolveRequest
-from oncegate.middleware.rules.key import key_of_id
+from oncegate.middleware.rules.keys.key import key_of_id
 
 LASTS_MS = 5000
 """The record is removed at once; where that fails, it is gone after so long."""

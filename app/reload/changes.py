@@ -9,7 +9,7 @@ from oncegate.app.settings.faults import line_of
 from oncegate.app.settings.gateway import GatewaySettings
 from oncegate.app.settings.origins import Origins
 from oncegate.app.settings.sources import ConfigurationError
-from oncegate.middleware.rules.secret_check import other_secret_line
+from oncegate.middleware.rules.checks.secret_check import other_secret_line
 
 AFTER_RESTART: Final = (
     "host",

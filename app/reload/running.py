@@ -25,8 +25,8 @@ from oncegate.cache.errors import CacheError
 from oncegate.cache.store import KeepsSecretCheck
 from oncegate.middleware.http.asgi import Receive, Scope, Send
 from oncegate.middleware.http.door import Observing
-from oncegate.middleware.rules.address_check import address_rules, moved_line, moved_rules
-from oncegate.middleware.rules.secret_check import is_under_another_secret, other_secret_line
+from oncegate.middleware.rules.checks.address_check import address_rules, moved_line, moved_rules
+from oncegate.middleware.rules.checks.secret_check import is_under_another_secret, other_secret_line
 from oncegate.middleware.tokens.key_set import UnusableKeys
 
 log = logging.getLogger("oncegate.reload")

@@ -32,7 +32,7 @@ from oncegate.app.server.head import MALFORMED, NO_SUCH_METHOD, TIMED_OUT, TOO_L
 from oncegate.app.server.parser import InboundParser, is_unknown_method
 from oncegate.app.server.request import InboundRequest, shared_scope
 from oncegate.app.server.served import Served
-from oncegate.middleware.admission.deadlines import Deadline
+from oncegate.middleware.admission.limits.deadlines import Deadline
 
 HEAD_SECONDS = 15.0
 """The time for a head to arrive once it has begun."""

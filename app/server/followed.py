@@ -18,8 +18,8 @@ from oncegate.app.server.request import InboundRequest
 from oncegate.app.telemetry.access_log import BROKEN_OFF, CLIENT_LEFT, LINE, WHOLE, AccessLog, Line
 from oncegate.cache.fields import BODILESS
 from oncegate.middleware.http.asgi import Message
-from oncegate.middleware.rules.request_id import HEADER, REQUEST_ID, made, request_id
-from oncegate.middleware.rules.trace_context import TRACEPARENT
+from oncegate.middleware.rules.headers.request_id import HEADER, REQUEST_ID, made, request_id
+from oncegate.middleware.rules.headers.trace_context import TRACEPARENT
 
 
 class FollowedConnection(InboundConnection):

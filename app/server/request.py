@@ -19,7 +19,7 @@ from oncegate.app.server.channel import Channel
 from oncegate.app.server.head import unquoted
 from oncegate.cache.fields import BODILESS
 from oncegate.middleware.http.asgi import Message, respond
-from oncegate.middleware.rules.request_id import ids
+from oncegate.middleware.rules.headers.request_id import ids
 
 if TYPE_CHECKING:
     from oncegate.app.server.connection import InboundConnection

@@ -14,7 +14,7 @@ class Served:
     - ``direct`` takes a whole request that can be answered without a task. ``False``: nothing was done, call the app.
     - ``begun`` is called with each request when its turn has come.
     - ``failure`` is how the app answers a request in which it failed itself; without it, that is a plain 500.
-    - ``unshown`` are the headers whose values are nobody's request id (`oncegate.middleware.rules.policy.Policies.unshown`).
+    - ``unshown`` are the headers whose values are nobody's request id (`oncegate.middleware.rules.policies.Policies.unshown`).
     """
 
     def __init__(self, app: Any) -> None:

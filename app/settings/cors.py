@@ -5,8 +5,9 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from oncegate.middleware.http.cors import EXPOSED_HEADERS, CrossOrigin
-from oncegate.middleware.rules.settings import InAList, StrictSettings
+from oncegate.middleware.rules.setting_types import InAList
 from oncegate.middleware.rules.spelling import Spelling
+from oncegate.middleware.rules.strict_settings import StrictSettings
 
 Origin = Annotated[
     str,

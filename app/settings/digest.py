@@ -11,7 +11,7 @@ import json
 from hashlib import blake2b
 
 from oncegate.app.settings.gateway import GatewaySettings, redact
-from oncegate.middleware.rules.secret_check import check_values
+from oncegate.middleware.rules.checks.secret_check import check_values
 
 DIGEST_BYTES = 6
 """Twelve hexadecimal digits: enough to tell the configurations of one gateway apart."""

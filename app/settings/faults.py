@@ -12,7 +12,8 @@ from oncegate.app.settings.cors import CorsSettings
 from oncegate.app.settings.gateway import GatewaySettings
 from oncegate.app.settings.origins import PREFIX, Origins
 from oncegate.app.settings.worker import WorkerSettings
-from oncegate.middleware.rules.settings import IdempotencySettings, Route, nearest
+from oncegate.middleware.rules.settings import IdempotencySettings, Route
+from oncegate.middleware.rules.strict_settings import nearest
 from oncegate.middleware.tokens.settings import JwtSettings
 
 TABLES: dict[str, type[BaseModel]] = {

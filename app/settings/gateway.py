@@ -20,20 +20,13 @@ from oncegate.app.settings.worker import WorkerSettings
 from oncegate.cache.encryption import Encryption, given_encryption
 from oncegate.cache.open import CACHE_SCHEMES, IN_PROCESS_SCHEMES, check_url
 from oncegate.cache.redis.url import MANY_SERVERS, REDIS_SCHEMES, either, scheme_of
-from oncegate.middleware.admission.callers import RATE
+from oncegate.middleware.admission.limits.callers import RATE
 from oncegate.middleware.http.cors import CrossOrigin
-from oncegate.middleware.rules.digests import Digests, Secrets, given_digests
-from oncegate.middleware.rules.settings import (
-    Bytes,
-    IdempotencySettings,
-    InAList,
-    Name,
-    Route,
-    Seconds,
-    StrictSettings,
-    check_enforce,
-)
+from oncegate.middleware.rules.keys.digests import Digests, Secrets, given_digests
+from oncegate.middleware.rules.setting_types import Bytes, InAList, Name, Seconds
+from oncegate.middleware.rules.settings import IdempotencySettings, Route, check_enforce
 from oncegate.middleware.rules.spelling import Spelling
+from oncegate.middleware.rules.strict_settings import StrictSettings
 from oncegate.middleware.tokens.settings import JwtSettings
 from oncegate.middleware.tokens.verifier import all_claims
 

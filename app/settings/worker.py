@@ -5,7 +5,8 @@ from typing import Annotated
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from oncegate.app.settings.upstream_url import UpstreamAddress
-from oncegate.middleware.rules.settings import FieldName, Name, Seconds, StrictSettings
+from oncegate.middleware.rules.setting_types import FieldName, Name, Seconds
+from oncegate.middleware.rules.strict_settings import StrictSettings
 
 
 class WorkerSettings(StrictSettings):

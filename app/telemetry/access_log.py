@@ -19,7 +19,7 @@ from oncegate.app.telemetry.line_writer import LineWriter
 from oncegate.middleware.admission.attempt import Attempt
 from oncegate.middleware.admission.observe import SHADOW, Observation
 from oncegate.middleware.admission.request import AdmissionRequest
-from oncegate.middleware.rules.request_id import trace_id
+from oncegate.middleware.rules.headers.request_id import trace_id
 
 LINE: Final = "oncegate.line"
 """The place of a request's `Line` in its ASGI scope."""
@@ -126,7 +126,7 @@ class AccessLog:
 
         ``selection`` says which requests have a line. ``trusted`` are the proxies whose word counts for who the client is. Under
         ``prefix``, and on ``ops_port``, are the operations; ``methods`` are those that may be under enforcement. ``unshown``:
-        `oncegate.middleware.rules.policy.Policies.unshown`.
+        `oncegate.middleware.rules.policies.Policies.unshown`.
         """
         self.unshown = unshown
         self._selection = selection

@@ -1,6 +1,6 @@
 """Logs: one line per event on standard error, JSON for machines and text on a terminal.
 
-Lines about a request carry its id, and its trace's: `oncegate.middleware.rules.request_id`.
+Lines about a request carry its id, and its trace's: `oncegate.middleware.rules.headers.request_id`.
 
 Nothing secret gets here: what oncegate logs is built from settings without credentials, record ids, slugs and counts.
 """
@@ -39,7 +39,7 @@ def configure(level: str, style: Literal["auto", "json", "text"] = "auto") -> No
 
 
 def observed(observation: Observation, request: "KeyedRequest | Bypass") -> None:
-    """Log one enforced request. One that was observed has a line of its own (`oncegate.middleware.http.shadow`)."""
+    """Log one enforced request. One that was observed has a line of its own (`oncegate.middleware.http.observed.shadow`)."""
     level = logging.DEBUG if observation.decision in QUIET else logging.INFO
     if log.isEnabledFor(level) and observation.mode != SHADOW:
         log.log(

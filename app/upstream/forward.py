@@ -27,11 +27,11 @@ from oncegate.app.upstream.pool import Upstream
 from oncegate.app.upstream.response import ResponseReader
 from oncegate.app.upstream.upgrade import UPGRADE, AnswerToUpgrade, Switched, SwitchedAway
 from oncegate.cache.errors import OncegateError
-from oncegate.middleware.admission.deadlines import Deadlines
+from oncegate.middleware.admission.limits.deadlines import Deadlines
 from oncegate.middleware.http.asgi import OBSERVED, SCOPE_EXTENSION, AttemptView, Message, Receive, Scope, Send, respond
 from oncegate.middleware.outcome.errors import GatewayFailed, NotProcessed, OutcomeUnknown
 from oncegate.middleware.outcome.responses import Headers, date
-from oncegate.middleware.rules.request_id import ids
+from oncegate.middleware.rules.headers.request_id import ids
 
 log = logging.getLogger("oncegate.forward")
 
@@ -48,7 +48,7 @@ class Forwarder:
     ``keepalive`` for idle connections. ``ca_file``: a PEM file instead of the system's authorities. ``certificate``: what
     an https upstream is shown of us. ``trusted_proxies``: addresses or networks whose ``X-Forwarded-*`` are believed.
     ``end_to_end``: request fields that ``Connection`` can't have removed, besides the usual ones. ``via``: requests and
-    responses that pass get a ``Via`` of ours. ``unshown``: `oncegate.middleware.rules.policy.Policies.unshown`. Raises
+    responses that pass get a ``Via`` of ours. ``unshown``: `oncegate.middleware.rules.policies.Policies.unshown`. Raises
     `ValueError` for a malformed URL or network, `OSError` for an unreadable CA file, `ConfigurationError` for a certificate that
     can't be used.
     """

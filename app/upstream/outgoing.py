@@ -9,7 +9,7 @@ import asyncio
 
 from oncegate.app.http1 import RequestHead
 from oncegate.app.upstream.connection import UpstreamConnection
-from oncegate.middleware.admission.deadlines import Deadlines
+from oncegate.middleware.admission.limits.deadlines import Deadlines
 from oncegate.middleware.http.asgi import Message, Receive
 from oncegate.middleware.outcome.errors import NoAnswerInTime, OutcomeUnknown
 

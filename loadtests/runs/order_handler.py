@@ -22,7 +22,7 @@ from sqlalchemy.orm import Session
 from loadtests import rabbit
 from oncegate import Delivery, Subscription, SubscriptionSettings
 from oncegate.middleware.consumers.begun import Begun
-from oncegate.middleware.consumers.handling import current
+from oncegate.middleware.consumers.handlers.handling import current
 from oncegate.sql import Inbox
 
 PREFETCH = 32

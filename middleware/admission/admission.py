@@ -20,9 +20,10 @@ from oncegate.cache.errors import CacheFull, CacheUnavailable
 from oncegate.cache.record import Claim, Record, State
 from oncegate.cache.store import Cache, set_reply, start, timeout_of
 from oncegate.cache.transitions import submit_again
-from oncegate.middleware.admission.attempt import Attempt, InFlight
-from oncegate.middleware.admission.callers import CallerLimits
+from oncegate.middleware.admission.attempt import Attempt
 from oncegate.middleware.admission.gate import GateDecision, decide
+from oncegate.middleware.admission.in_flight import InFlight
+from oncegate.middleware.admission.limits.callers import CallerLimits
 from oncegate.middleware.admission.observe import Watch
 from oncegate.middleware.admission.request import NO_CLAIM, AdmissionRequest, Claiming
 from oncegate.middleware.admission.rotation import claim_at_either, read_at_either

@@ -5,7 +5,7 @@ import enum
 from typing import Final
 
 from oncegate.cache.record import Record, State
-from oncegate.middleware.rules.key import same_operation
+from oncegate.middleware.rules.keys.key import same_operation
 
 
 class GateDecision(enum.StrEnum):

@@ -12,12 +12,12 @@ from time import monotonic
 from typing import Any
 
 from oncegate.cache.errors import CacheError
-from oncegate.middleware.admission.deadlines import Deadlines
+from oncegate.middleware.admission.limits.deadlines import Deadlines
 from oncegate.middleware.admission.shared import Shared, notify
 from oncegate.middleware.outcome.errors import NotProcessed
-from oncegate.middleware.rules.key import record_id
+from oncegate.middleware.rules.headers.request_id import ids
+from oncegate.middleware.rules.keys.key import record_id
 from oncegate.middleware.rules.policy import Policy
-from oncegate.middleware.rules.request_id import ids
 
 log = logging.getLogger("oncegate.attempt")
 

@@ -9,8 +9,9 @@ from time import monotonic, time
 from typing import Final
 
 from oncegate.cache.record import TOKEN_BYTES, Claim, ClaimRequest, Trace, takes_over
-from oncegate.middleware.admission.attempt import Attempt, InFlight
-from oncegate.middleware.admission.slots import Slot
+from oncegate.middleware.admission.attempt import Attempt
+from oncegate.middleware.admission.in_flight import InFlight
+from oncegate.middleware.admission.limits.slots import Slot
 from oncegate.middleware.admission.tracing import AttemptTrace
 from oncegate.middleware.rules.policy import Policy
 

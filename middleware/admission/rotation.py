@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from oncegate.cache.record import Claim
-from oncegate.middleware.admission.attempt import InFlight
+from oncegate.middleware.admission.in_flight import InFlight
 from oncegate.middleware.admission.request import AdmissionRequest, Rotation
 from oncegate.middleware.rules.errors import MOST_TURNS, overtaken
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from oncegate.cache.errors import CacheError
 from oncegate.cache.store import Cache, callbacks
-from oncegate.middleware.admission.deadlines import LoopDeadlines
+from oncegate.middleware.admission.limits.deadlines import LoopDeadlines
 from oncegate.middleware.admission.observe import NOBODY, WATCH_FAILED, Watch
 from oncegate.middleware.admission.tracing import AttemptTrace
 

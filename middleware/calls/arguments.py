@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from oncegate.middleware.rules.arguments import check_callable
+from oncegate.middleware.rules.checks.arguments import check_callable
 
 Choose = Callable[[dict[str, Any]], Any]
 """Computes a value from a call's arguments by name."""

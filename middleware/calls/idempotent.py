@@ -18,11 +18,11 @@ from oncegate.middleware.calls.arguments import Choose, FunctionCall, Signature
 from oncegate.middleware.calls.processor import CommandProcessor
 from oncegate.middleware.calls.sync import CallingThreads, ThreadedCall
 from oncegate.middleware.outcome.results import Codec, command_form
-from oncegate.middleware.rules.arguments import given_settings, named_only
+from oncegate.middleware.rules.checks.arguments import given_settings, named_only
 from oncegate.middleware.rules.decorated import note_decorated
-from oncegate.middleware.rules.digests import Secrets
 from oncegate.middleware.rules.errors import CallerMissing, KeyMissing
-from oncegate.middleware.rules.key import KeyText, caller_scope, key_text
+from oncegate.middleware.rules.keys.digests import Secrets
+from oncegate.middleware.rules.keys.key import KeyText, caller_scope, key_text
 from oncegate.middleware.rules.settings import IdempotencySettings
 
 P = ParamSpec("P")

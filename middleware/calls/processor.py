@@ -37,10 +37,10 @@ from oncegate.middleware.outcome.results import (
     error_form,
     read_error,
 )
-from oncegate.middleware.rules.arguments import check_callable, given_namespace, given_settings, is_async
-from oncegate.middleware.rules.digests import Digests, Secrets, given_digests
+from oncegate.middleware.rules.checks.arguments import check_callable, given_namespace, given_settings, is_async
 from oncegate.middleware.rules.errors import MOST_TURNS, CallerMissing, KeyMissing, overtaken
-from oncegate.middleware.rules.key import caller_scope, check_key, fingerprint, forgiving, record_id, record_key
+from oncegate.middleware.rules.keys.digests import Digests, Secrets, given_digests
+from oncegate.middleware.rules.keys.key import caller_scope, check_key, fingerprint, forgiving, record_id, record_key
 from oncegate.middleware.rules.policy import compile_policy
 from oncegate.middleware.rules.settings import IdempotencySettings
 

@@ -10,9 +10,9 @@ from oncegate.cache.store import Cache
 from oncegate.middleware.admission.request import Address
 from oncegate.middleware.consumers.delivery import Delivery, SubscriptionSettings
 from oncegate.middleware.outcome.results import command_form, octets
-from oncegate.middleware.rules.digests import UNKEYED, Digests
 from oncegate.middleware.rules.errors import KeyInvalid
-from oncegate.middleware.rules.key import (
+from oncegate.middleware.rules.keys.digests import UNKEYED, Digests
+from oncegate.middleware.rules.keys.key import (
     RECORD_ID,
     caller_scope,
     check_key,

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from oncegate.middleware.rules.key import key_line
+from oncegate.middleware.rules.keys.key import key_line
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,15 +12,9 @@ from pydantic import Field, model_validator
 
 from oncegate.cache.record import LAST_INSTANT_MS
 from oncegate.middleware.rules.policy import Policy, compile_policy
-from oncegate.middleware.rules.settings import (
-    NAME,
-    Bytes,
-    IdempotencySettings,
-    OnCacheDown,
-    OnMismatch,
-    Seconds,
-    StrictSettings,
-)
+from oncegate.middleware.rules.setting_types import NAME, Bytes, OnCacheDown, OnMismatch, Seconds
+from oncegate.middleware.rules.settings import IdempotencySettings
+from oncegate.middleware.rules.strict_settings import StrictSettings
 
 CONSUMER = re.compile(NAME)
 """The name of a consumer: explicit, and the same for as long as its records live."""

@@ -20,7 +20,7 @@ from oncegate.middleware.consumers.begun import Execution, Recording, decided, k
 from oncegate.middleware.consumers.delivery import Delivery, DeliveryDecision
 from oncegate.middleware.consumers.transactional import DeliveryContext, LateOutcome
 from oncegate.middleware.rules.errors import Overloaded
-from oncegate.middleware.rules.key import execution_key, key_of_id
+from oncegate.middleware.rules.keys.key import execution_key, key_of_id
 from oncegate.middleware.rules.policy import Policy
 
 if TYPE_CHECKING:

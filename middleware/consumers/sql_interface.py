@@ -14,7 +14,7 @@ from oncegate.middleware.admission.tracing import Traces
 from oncegate.middleware.consumers.addresses import Rejected, command_key, delivery_fingerprint
 from oncegate.middleware.consumers.begun import Begun
 from oncegate.middleware.consumers.delivery import Delivery, DeliveryDecision, SubscriptionSettings, check_names
-from oncegate.middleware.consumers.handling import current, executing, outcomes_of
+from oncegate.middleware.consumers.handlers.handling import current, executing, outcomes_of
 from oncegate.middleware.consumers.transactional import (
     DeliveryContext,
     Executed,
@@ -26,11 +26,11 @@ from oncegate.middleware.consumers.transactional import (
 from oncegate.middleware.outcome.errors import NotProcessed, NotRetryable, OutcomeUnknown, Parked, reduced
 from oncegate.middleware.outcome.raised import kind_and_text
 from oncegate.middleware.outcome.results import JSON_CODEC, bounded, dumped, error_form
-from oncegate.middleware.rules.arguments import annotations_of, check_watch, excludes, is_async
-from oncegate.middleware.rules.digests import Digests, Secrets, given_digests
+from oncegate.middleware.rules.checks.arguments import annotations_of, check_watch, excludes, is_async
 from oncegate.middleware.rules.errors import KeyInvalid
-from oncegate.middleware.rules.key import MAX_KEY_CHARACTERS, RECORD_ID, KeyText, key_line, key_text, record_id
-from oncegate.middleware.rules.settings import NAME, OnMismatch
+from oncegate.middleware.rules.keys.digests import Digests, Secrets, given_digests
+from oncegate.middleware.rules.keys.key import MAX_KEY_CHARACTERS, RECORD_ID, KeyText, key_line, key_text, record_id
+from oncegate.middleware.rules.setting_types import NAME, OnMismatch
 from oncegate.middleware.rules.versions import aggregate_digest
 
 __all__ = [

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from oncegate.cache.record import State
 from oncegate.middleware.admission.tracing import DeliveryTrace
 from oncegate.middleware.consumers.delivery import Delivery
-from oncegate.middleware.rules.digests import Digests, have_same_secrets
+from oncegate.middleware.rules.keys.digests import Digests, have_same_secrets
 
 _INBOX = "__oncegate_inbox__"
 _TAKES_LATE = "__oncegate_takes_late_outcomes__"

@@ -9,9 +9,9 @@ from typing import Any
 
 from oncegate.middleware.admission.attempt import Attempt
 from oncegate.middleware.admission.tracing import AttemptTrace
+from oncegate.middleware.http.apps.completion import ends_late
 from oncegate.middleware.http.asgi import App, Message
 from oncegate.middleware.http.capture import Capture
-from oncegate.middleware.http.completion import ends_late
 from oncegate.middleware.http.exchange import Exchange
 from oncegate.middleware.outcome.errors import ENDS_PROCESS, NotProcessed, OutcomeUnknown
 from oncegate.middleware.outcome.raised import failure_of, is_left

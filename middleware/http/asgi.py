@@ -7,9 +7,9 @@ from time import monotonic
 from typing import Any, Final
 
 from oncegate.cache.record import ClaimRequest
-from oncegate.middleware.admission.within import within
+from oncegate.middleware.admission.limits.within import within
 from oncegate.middleware.rules.errors import PayloadTooLarge, RequestTimeout
-from oncegate.middleware.rules.key import Fields
+from oncegate.middleware.rules.keys.key import Fields
 from oncegate.middleware.rules.policy import CONTENT_LENGTH, Policy
 from oncegate.middleware.rules.versions import AggregateVersion
 
@@ -51,7 +51,7 @@ class AttemptView:
 
 
 OBSERVED: Final = "oncegate.observed"
-"""A scope holds it while a request is observed (`oncegate.middleware.http.shadow`): its response may last as long as it likes."""
+"""A scope holds it while a request is observed (`oncegate.middleware.http.observed.shadow`): its response may last."""
 SUBMISSION_EXTENSION: Final = "oncegate.submission"
 """``scope["extensions"]`` holds a `Submission` under this name where a command is to be accepted, not executed."""
 

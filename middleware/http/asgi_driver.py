@@ -10,7 +10,7 @@ from typing import Any, Final
 from oncegate.middleware.admission.admission import Verdict
 from oncegate.middleware.admission.attempt import Attempt
 from oncegate.middleware.admission.lease import LeaseLost
-from oncegate.middleware.admission.within import within
+from oncegate.middleware.admission.limits.within import within
 from oncegate.middleware.http.app_run import AppRun
 from oncegate.middleware.http.asgi import (
     SCOPE_EXTENSION,

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from oncegate.cache.fields import BODILESS
-from oncegate.middleware.admission.deadlines import Deadlines
+from oncegate.middleware.admission.limits.deadlines import Deadlines
 from oncegate.middleware.http.asgi import Message
 
 WINDOW = 64 * 1024

@@ -11,7 +11,7 @@ origin would be stored, and given to another one. For what the gateway answers i
 
 from collections.abc import Iterable, Sequence
 
-from oncegate.middleware.rules.added_headers import ADDED_HEADERS
+from oncegate.middleware.rules.headers.added_headers import ADDED_HEADERS
 
 REQUEST_HEADERS = (
     "Idempotency-Key",

@@ -9,11 +9,11 @@ from oncegate.middleware.admission.admission import Admissions
 from oncegate.middleware.admission.buffers import Buffered, Unread
 from oncegate.middleware.admission.observe import Observation
 from oncegate.middleware.admission.tracing import RequestTraces
-from oncegate.middleware.http.app_functions import Caller, Redact
+from oncegate.middleware.http.apps.functions import Caller, Redact
 from oncegate.middleware.http.asgi import App
 from oncegate.middleware.http.cors import CrossOrigin
-from oncegate.middleware.rules.digests import Digests
-from oncegate.middleware.rules.policy import Policies
+from oncegate.middleware.rules.keys.digests import Digests
+from oncegate.middleware.rules.policies import Policies
 from oncegate.middleware.tokens.verifier import Tokens
 
 if TYPE_CHECKING:
@@ -50,4 +50,4 @@ class HttpDoor:
     warn_of_cookies: bool
     traces: RequestTraces | None
     shadow: "HttpDoor | None" = None
-    """The same for what is observed; ``None`` where nothing is (`oncegate.middleware.http.shadow`)."""
+    """The same for what is observed; ``None`` where nothing is (`oncegate.middleware.http.observed.shadow`)."""

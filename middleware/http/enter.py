@@ -17,10 +17,10 @@ from oncegate.middleware.http.asgi_driver import AsgiDriver
 from oncegate.middleware.http.door import HttpDoor, Observing
 from oncegate.middleware.http.exchange import Exchange
 from oncegate.middleware.http.keyed_request import OBSERVER_FAILED
-from oncegate.middleware.http.shadow import Observed
+from oncegate.middleware.http.observed.shadow import Observed
 from oncegate.middleware.outcome import responses
+from oncegate.middleware.rules.headers.request_id import ids
 from oncegate.middleware.rules.policy import Policy
-from oncegate.middleware.rules.request_id import ids
 from oncegate.middleware.rules.share import is_enforced
 
 log = logging.getLogger("oncegate.http")

@@ -23,7 +23,7 @@ from oncegate.middleware.admission.attempt import Attempt
 from oncegate.middleware.admission.gate import GateDecision
 from oncegate.middleware.admission.lease import LeaseLost, Unconfirmed
 from oncegate.middleware.admission.request import Address, AdmissionRequest, Rotation
-from oncegate.middleware.http.app_functions import redacted
+from oncegate.middleware.http.apps.functions import redacted
 from oncegate.middleware.http.asgi import SCOPE_EXTENSION, AttemptView, Submission
 from oncegate.middleware.http.keyed_request import KeyedRequest
 from oncegate.middleware.outcome import responses
@@ -31,7 +31,7 @@ from oncegate.middleware.outcome.errors import ENDS_PROCESS, GatewayFailed, NotA
 from oncegate.middleware.outcome.problems import Answer
 from oncegate.middleware.outcome.raised import kind_and_text, outcome_of
 from oncegate.middleware.rules.errors import MOST_TURNS, overtaken
-from oncegate.middleware.rules.key import Fields, fingerprint, forgiving, record_id
+from oncegate.middleware.rules.keys.key import Fields, fingerprint, forgiving, record_id
 from oncegate.middleware.rules.policy import PREFER, RAISE_HEADER
 from oncegate.middleware.rules.prefer import wanted_wait, wants_error
 from oncegate.middleware.tokens.verifier import Tokens

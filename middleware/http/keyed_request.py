@@ -9,7 +9,6 @@ from collections.abc import MutableMapping
 from math import ceil
 from time import monotonic
 from typing import Any, Final
-from uuid import uuid4
 
 from oncegate.cache.errors import CacheUnavailable, RecordUnreadable
 from oncegate.cache.record import State
@@ -19,8 +18,17 @@ from oncegate.middleware.admission.attempt import Attempt
 from oncegate.middleware.admission.gate import GateDecision
 from oncegate.middleware.admission.observe import ENFORCED, Observation
 from oncegate.middleware.admission.tracing import RequestTrace
-from oncegate.middleware.http.app_functions import named_caller
+from oncegate.middleware.http.apps.functions import named_caller
 from oncegate.middleware.http.door import HttpDoor
+from oncegate.middleware.http.identity import (
+    COOKIES_ALONE,
+    JWT,
+    SIGNATURES_CHANGE,
+    SIGNED,
+    TOKENS_CHANGE,
+    nameless_scope,
+    request_key,
+)
 from oncegate.middleware.outcome import responses
 from oncegate.middleware.outcome.problems import (
     INVALID_TOKEN,
@@ -31,20 +39,12 @@ from oncegate.middleware.outcome.problems import (
     original_result,
     problem,
 )
-from oncegate.middleware.rules.added_headers import field
-from oncegate.middleware.rules.errors import CallerInvalid, CallerMissing, CookieAlone, KeyMissing, Refusal, TooManyKeys
-from oncegate.middleware.rules.key import (
-    Fields,
-    parse_key,
-    pick,
-    read_key,
-    record_digests,
-    record_key,
-    scope_parts,
-)
-from oncegate.middleware.rules.policy import ATTEMPT_HEADER, COOKIE, Policy
+from oncegate.middleware.rules.errors import CallerInvalid, CookieAlone, Refusal, TooManyKeys
+from oncegate.middleware.rules.headers.added_headers import field
+from oncegate.middleware.rules.headers.request_id import ids, request_id
+from oncegate.middleware.rules.keys.key import Fields, pick, record_digests, record_key, scope_parts
+from oncegate.middleware.rules.policy import ATTEMPT_HEADER, Policy
 from oncegate.middleware.rules.prefer import wants_async
-from oncegate.middleware.rules.request_id import ids, request_id
 from oncegate.middleware.rules.versions import AggregateVersion
 from oncegate.middleware.tokens.verifier import Tokens
 
@@ -61,28 +61,8 @@ _named: Final = tuple.__new__
 """Makes a named tuple in half the time of its own constructor."""
 Headers = list[tuple[bytes, bytes]]
 
-_JWT: Final = b"Bearer eyJ"
-"""How a token begins that is a JWT: a refresh makes another one of it."""
-_SIGNED: Final = (b"AWS4-", b"OAuth ", b"HMAC", b"Digest ", b"Signature ", _JWT)
-"""Authorization whose value changes: with each request, by its scheme, or with each token."""
-_SIGNATURES_CHANGE: Final = (
-    "Authorization changes with each request here (a signing scheme), so that no retry meets its own record: "
-    "set scope to a header that names the caller"
-)
-_TOKENS_CHANGE: Final = (
-    "Authorization changes with each token here (a JWT), so that a retry with a refreshed one is executed again: "
-    'scope = ["jwt:iss", "jwt:sub"] and [jwt] name the caller by what stays'
-)
 _NOTHING: Final = [b""]
 _PREFERENCE_APPLIED: Final = field("Preference-Applied")
-
-_COOKIES_ALONE: Final = (
-    "callers come with a Cookie and no Authorization, and are refused (401 caller-missing), since two sessions with one key "
-    "would get each other's responses: "
-    'set scope to the header that names the caller (["header:Cookie"] for the cookies themselves), '
-    'or to ["header:Authorization"] if all who send none are one caller; in an app, caller= knows who is logged in'
-)
-"""A line in the log, once, for who runs it. The caller is a stranger, whose answer names nothing of this."""
 
 
 class KeyedRequest:
@@ -173,16 +153,16 @@ class KeyedRequest:
         except Refusal as refusal:
             if isinstance(refusal, CookieAlone) and self.door.warn_of_cookies:
                 self.door.warn_of_cookies = False
-                log.warning(_COOKIES_ALONE)
+                log.warning(COOKIES_ALONE)
             return self.problem(refusal.slug, str(refusal))
         door = self.door
         digests = door.digests
         self.record = record_digests(self.key, caller, digests)
         if digests.former is not None:
             self.other_key = record_key(door.namespace, self.key, caller, digests.former)
-        if door.warn_of_signed_callers and fields.get(b"authorization", _NOTHING)[0].startswith(_SIGNED):
+        if door.warn_of_signed_callers and fields.get(b"authorization", _NOTHING)[0].startswith(SIGNED):
             door.warn_of_signed_callers = False
-            log.warning(_TOKENS_CHANGE if fields[b"authorization"][0].startswith(_JWT) else _SIGNATURES_CHANGE)
+            log.warning(TOKENS_CHANGE if fields[b"authorization"][0].startswith(JWT) else SIGNATURES_CHANGE)
         return f"{door.namespace}:{self.record}"
 
     def _submitted(self, policy: Policy, submission: Policy) -> Policy:
@@ -350,41 +330,3 @@ class KeyedRequest:
     def ids(self) -> dict[str, str]:
         """What a line of the log about the request carries."""
         return ids(self.scope, self.policy.unshown)
-
-
-def request_key(fields: Fields, policy: Policy) -> tuple[str, bytes, bool] | None:
-    """The key, the field value to echo, and whether the gateway made it; ``None``: not under enforcement.
-
-    Raises `KeyMissing` or `KeyInvalid`.
-    """
-    names = policy.key_names
-    if len(names) == 1:  # as a rule
-        lines = fields.get(names[0])
-        if lines is None and policy.needs_no_key:
-            return None
-        if lines is not None and len(lines) == 1:
-            return parse_key(lines[0]), lines[0], False
-    found = read_key(fields, names)
-    if found is not None:
-        return *found, False
-    if policy.needs_no_key:
-        return None
-    if policy.generates_key:
-        key = str(uuid4())
-        return key, b'"%b"' % key.encode(), True
-    raise KeyMissing(f"This operation requires the header {policy.settings.header}.")
-
-
-def nameless_scope(fields: Fields, policy: Policy, generated: bool = False) -> list[bytes] | None:
-    """The scope of a caller without a name: ``None``. Raises `CallerMissing` where one is needed.
-
-    ``generated``: the key was made here, so no other caller has it.
-    """
-    if policy.settings.require_scope:
-        names = ", ".join(name.decode() for name in policy.caller_headers)
-        raise CallerMissing(f"This operation needs to know its caller: send {names}.")
-    if policy.refuses_cookies and COOKIE in fields and not generated:
-        raise CookieAlone(
-            "This operation needs to know its caller, and a Cookie does not name one: send Authorization."
-        )
-    return None

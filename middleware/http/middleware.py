@@ -11,18 +11,18 @@ from oncegate.cache.seconds import given_seconds
 from oncegate.cache.store import Cache
 from oncegate.middleware.admission.admission import Admissions
 from oncegate.middleware.admission.buffers import MAX_BUFFERED, MAX_UNREAD, Buffered, Unread
-from oncegate.middleware.admission.callers import CallerLimits
+from oncegate.middleware.admission.limits.callers import CallerLimits
 from oncegate.middleware.admission.observe import Observation, Observe, Watch
 from oncegate.middleware.admission.tracing import TracesRequests
-from oncegate.middleware.http.app_advice import advice, endpoints, unmatched
-from oncegate.middleware.http.app_functions import Caller, Redact
+from oncegate.middleware.http.apps.advice import advice, endpoints, unmatched
+from oncegate.middleware.http.apps.functions import Caller, Redact
 from oncegate.middleware.http.asgi import App, Message, Receive, Scope, Send
 from oncegate.middleware.http.cors import CrossOrigin
 from oncegate.middleware.http.door import HttpDoor, Observing
 from oncegate.middleware.http.enter import enter
-from oncegate.middleware.http.shadow import shadow_of
-from oncegate.middleware.rules.address_check import address_rules, check_addresses
-from oncegate.middleware.rules.arguments import (
+from oncegate.middleware.http.observed.shadow import shadow_of
+from oncegate.middleware.rules.checks.address_check import address_rules, check_addresses
+from oncegate.middleware.rules.checks.arguments import (
     check_app,
     check_callable,
     check_counts,
@@ -33,10 +33,11 @@ from oncegate.middleware.rules.arguments import (
     given_settings,
     named_only,
 )
-from oncegate.middleware.rules.digests import Secrets, given_digests
-from oncegate.middleware.rules.policy import TOKEN_HEADER, Policies
-from oncegate.middleware.rules.route_advice import route_advice
-from oncegate.middleware.rules.secret_check import OtherSecret
+from oncegate.middleware.rules.checks.route_advice import route_advice
+from oncegate.middleware.rules.checks.secret_check import OtherSecret
+from oncegate.middleware.rules.keys.digests import Secrets, given_digests
+from oncegate.middleware.rules.policies import Policies
+from oncegate.middleware.rules.policy import TOKEN_HEADER
 from oncegate.middleware.rules.settings import IdempotencySettings, Route, check_enforce
 from oncegate.middleware.tokens.settings import JwtSettings
 from oncegate.middleware.tokens.verifier import open_tokens

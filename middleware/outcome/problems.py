@@ -11,7 +11,7 @@ import orjson
 
 from oncegate.cache.record import StoredResponse
 from oncegate.middleware.outcome.instants import instant
-from oncegate.middleware.rules.added_headers import field
+from oncegate.middleware.rules.headers.added_headers import field
 
 
 @dataclass(slots=True, init=False)  # as a `Record`: every replay makes one
@@ -296,7 +296,7 @@ def problem(
 ) -> Answer:
     """The problem ``slug`` as a response. ``detail`` and ``retryable`` override the table's; ``extra`` adds members.
 
-    ``request_id`` is the id of the request that it answers (`oncegate.middleware.rules.request_id`).
+    ``request_id`` is the id of the request that it answers (`oncegate.middleware.rules.headers.request_id`).
     """
     kind = KINDS[slug]
     detail = detail or kind.detail

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from oncegate.cache.record import StoredResponse
 from oncegate.middleware.outcome.problems import Answer, plain_error
-from oncegate.middleware.rules.added_headers import field
+from oncegate.middleware.rules.headers.added_headers import field
 from oncegate.middleware.rules.policy import Policy
 
 Headers = list[tuple[bytes, bytes]]

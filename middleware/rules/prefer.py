@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from oncegate.cache.fields import FIELD_NAME
-from oncegate.middleware.rules.key import Fields
+from oncegate.middleware.rules.keys.key import Fields
 from oncegate.middleware.rules.policy import PREFER, Policy
 
 MAX_PREFER_BYTES: Final = 1024

@@ -3,123 +3,40 @@
 Wrong values fail at construction, with pydantic's ``ValidationError``. Times are in seconds, sizes in bytes.
 """
 
-import difflib
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    GetPydanticSchema,
-    ValidationError,
-    ValidationInfo,
-    ValidatorFunctionWrapHandler,
-    WrapValidator,
-    field_validator,
-    model_validator,
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from oncegate.cache.fields import HOP_BY_HOP
+from oncegate.middleware.rules.headers.added_headers import ADDED_HEADERS
+from oncegate.middleware.rules.keys.key_form import A_GENERATED_KEY, KeyForm
+from oncegate.middleware.rules.paths.path_pattern import parts_of
+from oncegate.middleware.rules.setting_types import (
+    Aggregate,
+    Bytes,
+    Comparison,
+    Completion,
+    FieldName,
+    FieldNames,
+    Methods,
+    Mode,
+    Name,
+    OnCacheDown,
+    OnError,
+    OnMismatch,
+    OnMissingKey,
+    OnUnknown,
+    Percent,
+    ScopeParts,
+    Seconds,
+    Statuses,
+    Wait,
+    WholeSeconds,
 )
-from pydantic_core import InitErrorDetails, PydanticCustomError
-
-from oncegate.cache.fields import FIELD_NAME, HOP_BY_HOP
-from oncegate.middleware.rules.added_headers import ADDED_HEADERS
-from oncegate.middleware.rules.key_form import A_GENERATED_KEY, KeyForm
-from oncegate.middleware.rules.path_pattern import parts_of
 from oncegate.middleware.rules.spelling import Spelling
-
-
-def _in_seconds(value: object) -> object:
-    return value.total_seconds() if isinstance(value, timedelta) else value
-
-
-def _no_text(value: object) -> object:
-    if isinstance(value, str):
-        raise ValueError(f'write a list: ["{value}"]')
-    return value
-
-
-def _no_scope_text(value: object) -> object:
-    if isinstance(value, str) and ":" not in value:
-        raise ValueError(f'write a list: ["header:{value}"], or ["jwt:{value}"] for a claim of a verified token')
-    return _no_text(value)
-
-
-def _no_switch(value: object) -> object:
-    if isinstance(value, bool):
-        raise ValueError("write a percentage: 0 for none of the keys, 100 for all")
-    return value
-
-
-InAList = BeforeValidator(_no_text)
-Seconds = Annotated[float, Field(gt=0, le=10 * 366 * 86400), BeforeValidator(_in_seconds)]
-"""A time-out or a time to live: above zero, at most ten years. A ``timedelta`` is taken for what it lasts."""
-Wait = Annotated[float, Field(ge=0, le=3600)]
-WholeSeconds = Annotated[int, Field(ge=0, le=3600)]
-"""As ``Prefer: wait`` has them."""
-Bytes = Annotated[int, Field(ge=0)]
-Percent = Annotated[float, Field(ge=0, le=100), BeforeValidator(_no_switch)]
-FieldName = Annotated[str, Spelling(FIELD_NAME, "a header's name: letters, digits and hyphens")]
-"""An HTTP field name (RFC 9110 section 5.1)."""
-Method = Annotated[str, Spelling(r"[!#$%&'*+.^_`|~0-9A-Z-]+", 'a method in capitals: "POST"')]
-
-
-def _with_kind(value: object) -> object:
-    if isinstance(value, str) and re.fullmatch(FIELD_NAME, value):
-        raise ValueError(f'write "header:{value}" for a header, or "jwt:{value}" for a claim of a verified token')
-    return value
-
-
-ScopePart = Annotated[
-    str,
-    Spelling(
-        rf"header:{FIELD_NAME}|jwt:[!-~]{{1,128}}", '"header:NAME", or "jwt:CLAIM" for a claim of a verified token'
-    ),
-    BeforeValidator(_with_kind),
-]
-"""A header, or a claim of a verified token, by which callers are told apart."""
-# Kept as tuples. For type checkers any sequence will do, since a list is what most people write.
-FieldNames = Annotated[
-    Sequence[str], GetPydanticSchema(lambda _, handler: handler(Annotated[tuple[FieldName, ...], InAList]))
-]
-Methods = Annotated[
-    Sequence[str], GetPydanticSchema(lambda _, handler: handler(Annotated[tuple[Method, ...], InAList]))
-]
-_Scope = Annotated[tuple[ScopePart, ...], Field(min_length=1), BeforeValidator(_no_scope_text)]
-ScopeParts = Annotated[Sequence[str], GetPydanticSchema(lambda _, handler: handler(_Scope))]
-NAME = r"[A-Za-z0-9_.-]{1,64}"
-"""The name of a namespace, a stream or a consumer: fit to be a part of a key in Redis."""
-Name = Annotated[str, Spelling(NAME, "a name of 1 to 64 letters, digits, dots, underscores and hyphens")]
-Aggregate = Annotated[str, Spelling(f"path|header:{FIELD_NAME}", '"path" or "header:NAME"')]
-Mode = Literal["sync", "async", "either"]
-"""Is a request executed at once, accepted to be processed later, or whichever it asks for (``Prefer: respond-async``)?"""
-Kind = Literal["success", "failure", "release", "unknown"]
-"""The meaning of a response's status for the command: keep as done, keep as an error, keep nothing, can't be known."""
-OnError = Literal["retry", "replay"]
-OnUnknown = Literal["refuse", "retry"]
-OnMissingKey = Literal["run", "reject", "generate"]
-OnMismatch = Literal["reject", "warn"]
-OnCacheDown = Literal["fail_closed", "fail_open"]
-Comparison = Literal["raw", "json"]
-Completion = Literal["auto", "response", "app-returned"]
-"""The values of settings. Policies, the description of the HTTP API and pages take them from here."""
-StatusClass = Literal["2xx", "3xx", "4xx", "5xx"]
-
-
-def _status(value: object, handler: ValidatorFunctionWrapHandler) -> object:
-    try:
-        return handler(value)
-    except ValidationError:
-        words = 'must be a status from 200 to 599, or a class of them: "2xx", "3xx", "4xx", "5xx"'
-        raise PydanticCustomError("status", words) from None
-
-
-_Status = Annotated[Annotated[int, Field(ge=200, le=599)] | StatusClass, WrapValidator(_status)]
-_OF_STATUSES: Final[dict[str, Any]] = {"propertyNames": {"pattern": "^[2-5]([0-9][0-9]|xx)$"}}
-Statuses = Annotated[dict[_Status, Kind], Field(json_schema_extra=_OF_STATUSES)]
-"""Meanings of statuses: an exact one counts before its class (RFC 9110, section 15)."""
+from oncegate.middleware.rules.strict_settings import StrictSettings
 
 DEFAULT_METHODS = ("POST", "PATCH")
 _HOP_BY_HOP = "|".join(name.decode() for name in HOP_BY_HOP)
@@ -148,54 +65,6 @@ _REFUSED = {
 
 
 DEFAULT_SCOPE: Final = ("header:Authorization",)
-
-
-class StrictSettings(BaseModel):
-    """Settings that have no other names than their own, and stay as they are. The error about another name has the nearest.
-
-    ``True`` and ``False`` are no numbers.
-    """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _known(cls, given: Any) -> Any:
-        if not isinstance(given, dict):
-            return given
-        fields = cls.model_fields
-        faults = [
-            InitErrorDetails(type=_fault(str(name), fields), loc=(str(name),), input=given[name])
-            for name in given
-            if name not in fields
-        ]
-        faults += [
-            InitErrorDetails(type=_A_BOOL, loc=(name,), input=value)
-            for name, value in given.items()
-            if isinstance(value, bool) and name in fields and _is_number(fields[name].annotation)
-        ]
-        if faults:
-            raise ValidationError.from_exception_data(
-                cls.__name__, faults, hide_input=bool(cls.model_config.get("hide_input_in_errors"))
-            )
-        return given
-
-
-_A_BOOL = PydanticCustomError("not_a_bool", "must be a number, not true or false")
-
-
-def _is_number(annotation: Any) -> bool:
-    return annotation in (int, float) or any(map(_is_number, get_args(annotation)))
-
-
-def _fault(name: str, known: Iterable[str]) -> PydanticCustomError:
-    return PydanticCustomError("unknown_setting", "unknown setting{nearest}", {"nearest": nearest(name, known)})
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """The end of an error about the unknown ``name``: the one of ``known`` that is probably meant, or nothing."""
-    close = difflib.get_close_matches(name, list(known), n=1)
-    return f", did you mean {close[0]}?" if close else ""
 
 
 class IdempotencySettings(StrictSettings):

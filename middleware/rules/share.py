@@ -10,7 +10,7 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from oncegate.middleware.rules.errors import KeyInvalid
-from oncegate.middleware.rules.key import pick, read_key
+from oncegate.middleware.rules.keys.key import pick, read_key
 from oncegate.middleware.rules.policy import Policy
 
 _PERSON: Final = b"oncegate enforce"

@@ -20,9 +20,9 @@ from typing import Any, Final
 
 from oncegate.cache.record import MAX_SEQUENCE
 from oncegate.middleware.rules.errors import AggregateInvalid, VersionInvalid, VersionMissing
-from oncegate.middleware.rules.key import Fields
-from oncegate.middleware.rules.path_pattern import PathPattern
-from oncegate.middleware.rules.readings import normalise
+from oncegate.middleware.rules.keys.key import Fields
+from oncegate.middleware.rules.paths.path_pattern import PathPattern
+from oncegate.middleware.rules.paths.readings import normalise
 
 HEADER: Final = "header:"
 

@@ -6,7 +6,8 @@ from urllib.parse import urlsplit
 
 from pydantic import ConfigDict, Field, GetPydanticSchema, StringConstraints, field_validator
 
-from oncegate.middleware.rules.settings import FieldName, InAList, StrictSettings
+from oncegate.middleware.rules.setting_types import FieldName, InAList
+from oncegate.middleware.rules.strict_settings import StrictSettings
 
 Algorithm = Literal[
     "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "HS256", "HS384", "HS512"

@@ -12,7 +12,7 @@ from time import monotonic, time
 from typing import Any, Final
 
 from oncegate.middleware.rules.errors import CallerInvalid, CallerUnverifiable
-from oncegate.middleware.rules.key import Fields, claim_name
+from oncegate.middleware.rules.keys.key import Fields, claim_name
 from oncegate.middleware.rules.settings import IdempotencySettings, Route, claims_of
 from oncegate.middleware.tokens.key_set import Key, KeySet
 from oncegate.middleware.tokens.key_source import KeySource

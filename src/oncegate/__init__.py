@@ -39,11 +39,11 @@ if TYPE_CHECKING:  # ``as``: for type checkers, they are exported
     from oncegate.middleware.consumers.delivery import DeliveryDecision as DeliveryDecision
     from oncegate.middleware.consumers.delivery import SubscriptionSettings as SubscriptionSettings
     from oncegate.middleware.consumers.derived_key import derive_key as derive_key
-    from oncegate.middleware.consumers.handling import NotRecorded as NotRecorded
-    from oncegate.middleware.consumers.once import Once as Once
+    from oncegate.middleware.consumers.handlers.handling import NotRecorded as NotRecorded
+    from oncegate.middleware.consumers.handlers.once import Once as Once
     from oncegate.middleware.consumers.subscription import Subscription as Subscription
-    from oncegate.middleware.http.app_functions import Caller as Caller
-    from oncegate.middleware.http.app_functions import Redact as Redact
+    from oncegate.middleware.http.apps.functions import Caller as Caller
+    from oncegate.middleware.http.apps.functions import Redact as Redact
     from oncegate.middleware.http.cors import EXPOSED_HEADERS as EXPOSED_HEADERS
     from oncegate.middleware.http.cors import REQUEST_HEADERS as REQUEST_HEADERS
     from oncegate.middleware.http.middleware import IdempotencyMiddleware as IdempotencyMiddleware
@@ -90,11 +90,11 @@ _HOMES = {
         "Refusal",
     ),
     "middleware.tokens.settings": ("JwtSettings",),
-    "middleware.consumers.handling": ("NotRecorded",),
+    "middleware.consumers.handlers.handling": ("NotRecorded",),
     "middleware.http.middleware": ("IdempotencyMiddleware",),
     "middleware.calls.idempotent": ("idempotent",),
     "middleware.admission.observe": ("Observation", "Observe", "Watch"),
-    "middleware.consumers.once": ("Once",),
+    "middleware.consumers.handlers.once": ("Once",),
     "middleware.calls.errors": (
         "CommandFailedError",
         "DuplicateCommandError",
@@ -104,7 +104,7 @@ _HOMES = {
         "ProcessError",
     ),
     "middleware.outcome.errors": ("NotProcessed", "NotRetryable", "OutcomeUnknown"),
-    "middleware.http.app_functions": ("Caller", "Redact"),
+    "middleware.http.apps.functions": ("Caller", "Redact"),
     "middleware.rules.settings": ("IdempotencySettings", "Route"),
     "middleware.consumers.subscription": ("Subscription",),
     "middleware.calls.sync": ("SyncCommandProcessor",),

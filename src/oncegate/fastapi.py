@@ -15,11 +15,11 @@ try:
 except ImportError as missing:  # pragma: no cover
     raise ImportError("oncegate.fastapi needs FastAPI: pip install 'oncegate[fastapi]'") from missing
 
-from oncegate.middleware.http.app_advice import advice, endpoints, unmatched
+from oncegate.middleware.http.apps.advice import advice, endpoints, unmatched
+from oncegate.middleware.http.apps.openapi import describe
 from oncegate.middleware.http.middleware import IdempotencyMiddleware
-from oncegate.middleware.http.openapi import describe
-from oncegate.middleware.rules.arguments import given_routes, given_settings, named_only
-from oncegate.middleware.rules.policy import Policies
+from oncegate.middleware.rules.checks.arguments import given_routes, given_settings, named_only
+from oncegate.middleware.rules.policies import Policies
 from oncegate.middleware.rules.settings import IdempotencySettings, Route
 
 __all__ = ["document", "protect"]

@@ -13,7 +13,7 @@ import oncegate
 from oncegate.app.gateway.fast_path import FastPath
 from oncegate.app.gateway.gateway import Gateway
 from oncegate.app.upstream.forward import Forwarder
-from oncegate.middleware.admission.attempt import InFlight
+from oncegate.middleware.admission.in_flight import InFlight
 from oncegate.middleware.http.door import HttpDoor
 from testing.inside import middleware_of, without_fast_path
 from testing.served import served

@@ -26,12 +26,13 @@ from oncegate.client.retry import retry_after_seconds
 from oncegate.middleware.http.asgi import read_body
 from oncegate.middleware.outcome import responses
 from oncegate.middleware.outcome.problems import original_result
-from oncegate.middleware.rules.canonical_json import NotCanonical, canonical_json
 from oncegate.middleware.rules.errors import Refusal
-from oncegate.middleware.rules.key import fingerprint, parse_key, pick, record_key, scope_parts
-from oncegate.middleware.rules.policy import Policies, compile_policy
+from oncegate.middleware.rules.keys.canonical_json import NotCanonical, canonical_json
+from oncegate.middleware.rules.keys.key import fingerprint, parse_key, pick, record_key, scope_parts
+from oncegate.middleware.rules.paths.readings import folded, normalise, readings
+from oncegate.middleware.rules.policies import Policies
+from oncegate.middleware.rules.policy import compile_policy
 from oncegate.middleware.rules.prefer import preferences, read_line, wants_error
-from oncegate.middleware.rules.readings import folded, normalise, readings
 from oncegate.middleware.rules.settings import IdempotencySettings, Route
 
 REFUSALS = (

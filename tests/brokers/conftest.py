@@ -11,7 +11,7 @@ from oncegate import Delivery, Subscription
 from oncegate.cache.record import State
 from oncegate.faststream import DeadLetter, SubscriptionMiddleware
 from oncegate.middleware.consumers.begun import Begun
-from oncegate.middleware.rules.key import execution_key, record_key
+from oncegate.middleware.rules.keys.key import execution_key, record_key
 from oncegate.sql import Inbox
 from testing.brokers import NatsServer
 from testing.postgresql import PostgreSQLServer

@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_asyn
 
 from oncegate import NotRetryable
 from oncegate.faststream import SubscriptionMiddleware
-from oncegate.middleware.consumers.handling import current
+from oncegate.middleware.consumers.handlers.handling import current
 from oncegate.sql import Inbox
 from tests.brokers.consumers import subscription
 

@@ -17,7 +17,7 @@ from oncegate import Delivery, DeliveryDecision, Recording
 from oncegate.cache.record import State
 from oncegate.middleware.consumers.begun import Begun
 from oncegate.middleware.outcome.errors import NotRetryable
-from oncegate.middleware.rules.key import execution_key, record_key
+from oncegate.middleware.rules.keys.key import execution_key, record_key
 from testing.servers import RedisServer
 from testing.waiting import until
 from tests.brokers.benches import KEY, Bench

@@ -9,9 +9,9 @@ from oncegate.cache.record import Record, State, StoredResponse
 from oncegate.middleware.admission.gate import decide
 from oncegate.middleware.outcome import problems
 from oncegate.middleware.outcome import responses as respond
-from oncegate.middleware.rules.key import fingerprint, pick, record_key, scope_parts
+from oncegate.middleware.rules.headers.request_id import REQUEST_ID
+from oncegate.middleware.rules.keys.key import fingerprint, pick, record_key, scope_parts
 from oncegate.middleware.rules.policy import compile_policy
-from oncegate.middleware.rules.request_id import REQUEST_ID
 
 PRINT, OTHER = b"f" * 16, b"f" * 10 + b"g" * 6
 

@@ -3,10 +3,11 @@
 from dataclasses import fields
 from typing import Any
 
-from oncegate.middleware.http import asgi
-from oncegate.middleware.http import keyed_request as request
-from oncegate.middleware.rules import key, policy, prefer, readings
-from oncegate.middleware.rules.key import fingerprint
+from oncegate.middleware.http import asgi, identity
+from oncegate.middleware.rules import policies, policy, prefer
+from oncegate.middleware.rules.keys import key
+from oncegate.middleware.rules.keys.key import fingerprint
+from oncegate.middleware.rules.paths import readings
 from oncegate.middleware.rules.settings import IdempotencySettings, Route
 
 Lines = list[tuple[bytes, bytes]]
@@ -18,7 +19,7 @@ def digest(method: str, path: bytes, query: bytes, body: bytes, as_json: bool) -
 
 
 def names(function: str, *arguments: Any) -> Any:
-    """Anything of `oncegate.middleware.rules.key`."""
+    """Anything of `oncegate.middleware.rules.keys.key`."""
     return getattr(key, function)(*arguments)
 
 
@@ -29,7 +30,7 @@ def head(headers: Lines, settings: dict[str, Any]) -> list[Any]:
     values: list[Any] = [given]
     for call in (
         lambda: _found(given, rules),
-        lambda: key.scope_parts(given, rules.scope_names) or request.nameless_scope(given, rules),
+        lambda: key.scope_parts(given, rules.scope_names) or identity.nameless_scope(given, rules),
         lambda: prefer.wanted_wait(given, rules),
         lambda: prefer.wants_async(given),
         lambda: prefer.wants_error(given[policy.RAISE_HEADER]),
@@ -43,7 +44,7 @@ def head(headers: Lines, settings: dict[str, Any]) -> list[Any]:
 
 
 def _found(given: key.Fields, rules: policy.Policy) -> Any:
-    found = request.request_key(given, rules)
+    found = identity.request_key(given, rules)
     if found is not None and found[2]:
         return len(found[0]), len(found[1])  # made here: random
     return found
@@ -66,9 +67,9 @@ async def body(chunks: list[Any], declared: list[bytes], limit: int) -> Any:
 
 def rules(settings: dict[str, Any], routes: list[dict[str, Any]], requests: list[tuple[str, str]]) -> Any:
     """What requests meet, and what the rules say."""
-    policies = policy.Policies(IdempotencySettings(**settings), [Route(**route) for route in routes])
-    met = [policies.match(*each) for each in requests]
-    return [_shown(found) for found in met], [_shown(found) for found in policies.all()], policies.with_methods() != []
+    every = policies.Policies(IdempotencySettings(**settings), [Route(**route) for route in routes])
+    met = [every.match(*each) for each in requests]
+    return [_shown(found) for found in met], [_shown(found) for found in every.all()], every.with_methods() != []
 
 
 def _shown(found: policy.Policy | None) -> Any:

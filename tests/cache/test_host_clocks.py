@@ -13,7 +13,7 @@ import pytest
 
 from oncegate import CommandProcessor, IdempotencySettings
 from oncegate.cache.open import open_cache
-from oncegate.middleware.rules.key import record_key
+from oncegate.middleware.rules.keys.key import record_key
 from testing.postgresql import PostgreSQLServer
 from testing.records import read
 from testing.servers import RedisServer

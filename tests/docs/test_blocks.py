@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from oncegate.middleware.outcome.problems import KINDS, problem
-from oncegate.middleware.rules.key import record_id, record_key
+from oncegate.middleware.rules.keys.key import record_id, record_key
 from testing import pages, template
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -9,7 +9,7 @@ from oncegate import Delivery, DeliveryDecision, Subscription
 from oncegate.cache.record import Claim, ClaimRequest, Record, State, StoredResponse
 from oncegate.cache.store import Cache
 from oncegate.middleware.consumers.addresses import delivery_fingerprint
-from oncegate.middleware.rules.key import execution_key, fingerprint, record_key
+from oncegate.middleware.rules.keys.key import execution_key, fingerprint, record_key
 from testing.records import LONG_MS, read, take_over
 from testing.waiting import until
 

@@ -11,7 +11,7 @@ from oncegate.cache.record import Claim, Record, State
 from oncegate.cache.store import Cache
 from oncegate.middleware.admission.observe import Watch
 from oncegate.middleware.http.middleware import IdempotencyMiddleware
-from oncegate.middleware.rules.key import record_key, scope_parts
+from oncegate.middleware.rules.keys.key import record_key, scope_parts
 from oncegate.middleware.rules.settings import IdempotencySettings
 from testing.asgi_client import Client
 from testing.waiting import until

@@ -23,7 +23,7 @@ from sqlalchemy import Engine, event, text
 from sqlalchemy.orm import Session
 
 from oncegate import Action, Delivery, Subscription, SubscriptionSettings
-from oncegate.middleware.consumers.handling import current
+from oncegate.middleware.consumers.handlers.handling import current
 from oncegate.sql import Inbox
 from tests.sql.places import place_of
 

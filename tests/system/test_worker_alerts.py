@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from oncegate.middleware.rules.key import execution_key, record_key
+from oncegate.middleware.rules.keys.key import execution_key, record_key
 from testing.servers import RedisServer, free_port
 from testing.waiting import wait_until
 from tests.system.prometheus import OF_CONSUMERS, Prometheus

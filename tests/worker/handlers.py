@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from oncegate import NotProcessed, NotRetryable, OutcomeUnknown
 from oncegate.middleware.consumers.command_context import CommandContext
-from oncegate.middleware.consumers.handling import current
+from oncegate.middleware.consumers.handlers.handling import current
 
 _effects = -1
 

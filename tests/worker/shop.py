@@ -14,7 +14,7 @@ import redis
 from oncegate.cache.codec import decode
 from oncegate.cache.record import Record, StoredResponse
 from oncegate.cache.redis.streams.stream import Command, dead_letters_key, stream_key
-from oncegate.middleware.rules.key import execution_key, fingerprint, record_id, record_key
+from oncegate.middleware.rules.keys.key import execution_key, fingerprint, record_id, record_key
 from testing.command_line import ENVIRONMENT, invoke
 from testing.template import ROOT, Forked
 from testing.waiting import wait_until

@@ -14,7 +14,7 @@ import pytest
 import redis
 
 from oncegate import IdempotencyMiddleware, RedisCache
-from oncegate.middleware.rules.key import fingerprint, key_digest, scope_digest
+from oncegate.middleware.rules.keys.key import fingerprint, key_digest, scope_digest
 from testing.asgi_client import Client
 from testing.command_line import invoke
 from testing.served import served

@@ -28,7 +28,7 @@ from oncegate.cache.record import State, StoredResponse
 from oncegate.cache.redis.streams.stream import Command
 from oncegate.middleware.consumers.command_context import CommandContext
 from oncegate.middleware.consumers.delivery import Delivery, SubscriptionSettings
-from oncegate.middleware.rules.key import caller_scope, execution_key, record_key
+from oncegate.middleware.rules.keys.key import caller_scope, execution_key, record_key
 from testing.asgi_client import Client
 
 Raise = Callable[[Any], Awaitable[None]]

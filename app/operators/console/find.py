@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from oncegate.app.operators.console.frame import ConsolePage, PageRefused, Visit
 from oncegate.app.operators.newest import Chosen, newest
-from oncegate.middleware.rules.key import RECORD_ID
+from oncegate.middleware.rules.keys.key import RECORD_ID
 
 MOST_ROWS: Final = 50
 SCANNED: Final = 2000

@@ -17,7 +17,7 @@ from time import time
 from typing import Final
 
 from oncegate.app.settings.admin_tokens import AdminToken
-from oncegate.middleware.rules.digests import Secrets
+from oncegate.middleware.rules.keys.digests import Secrets
 
 SECONDS: Final = 8 * 3600
 """The longest that a session lasts; nothing prolongs it."""

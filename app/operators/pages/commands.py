@@ -24,9 +24,9 @@ from oncegate.middleware.consumers.gate import is_dead
 from oncegate.middleware.http.asgi import Receive, Scope
 from oncegate.middleware.outcome.problems import INVALID_TOKEN, original_result
 from oncegate.middleware.outcome.results import read_error
-from oncegate.middleware.rules.digests import Digests
 from oncegate.middleware.rules.errors import CallerInvalid, CallerUnverifiable, Refusal
-from oncegate.middleware.rules.key import (
+from oncegate.middleware.rules.keys.digests import Digests
+from oncegate.middleware.rules.keys.key import (
     RECORD_ID,
     Fields,
     caller_of_id,

@@ -14,7 +14,7 @@ from oncegate import __version__
 from oncegate.app.operators.pages.models import Accepted, OperationProblem, Problem
 from oncegate.app.operators.pages.operations import CHOSEN, FOR_OPERATORS
 from oncegate.middleware.outcome.problems import KINDS
-from oncegate.middleware.rules.added_headers import ADDED_HEADERS, header_object
+from oncegate.middleware.rules.headers.added_headers import ADDED_HEADERS, header_object
 
 Description = dict[str, Any]
 

@@ -14,8 +14,8 @@ from oncegate.app.operators.letter_group import GROUP
 from oncegate.app.operators.newest import CALLER_DIGEST
 from oncegate.app.operators.records import MOST_SECONDS
 from oncegate.cache.redis.streams.entry_id import ENTRY_ID
-from oncegate.middleware.rules.key import RECORD_ID
-from oncegate.middleware.rules.settings import Comparison, Mode, OnError, OnMismatch, OnUnknown
+from oncegate.middleware.rules.keys.key import RECORD_ID
+from oncegate.middleware.rules.setting_types import Comparison, Mode, OnError, OnMismatch, OnUnknown
 
 State = Literal["in-flight", "succeeded", "failed", "unknown"]
 PATTERN: dict[str, Any] = {"pattern": f"^{RECORD_ID.pattern}$"}

@@ -8,7 +8,7 @@ import orjson
 
 from oncegate import __version__
 from oncegate.cache.record import State
-from oncegate.middleware.rules.key import MAX_KEY_CHARACTERS
+from oncegate.middleware.rules.keys.key import MAX_KEY_CHARACTERS
 from oncegate.middleware.rules.policy import Policy
 from oncegate.middleware.rules.settings import claims_of
 

@@ -9,7 +9,7 @@ from fastapi import Response
 
 from oncegate.middleware.http.asgi import Receive, Scope, Send
 from oncegate.middleware.outcome.problems import FAULT, INVALID_REQUEST, error_member
-from oncegate.middleware.rules.request_id import request_id
+from oncegate.middleware.rules.headers.request_id import request_id
 
 PROBLEM = "application/problem+json"
 REALM = 'Bearer realm="oncegate operators"'

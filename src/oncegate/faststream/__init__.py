@@ -52,15 +52,15 @@ from oncegate.faststream.rules import (
 )
 from oncegate.middleware.consumers.begun import Begun, Execution, decided, not_kept
 from oncegate.middleware.consumers.delivery import Action, Delivery, DeliveryDecision
-from oncegate.middleware.consumers.handling import executing, kept, result_of, settle_raised
-from oncegate.middleware.consumers.sent_back import log_sent_back
+from oncegate.middleware.consumers.handlers.handling import executing, kept, result_of, settle_raised
+from oncegate.middleware.consumers.handlers.sent_back import log_sent_back
 from oncegate.middleware.consumers.subscription import Subscription
 from oncegate.middleware.consumers.transactional import Executed, TransactionalInbox, check_secrets
 from oncegate.middleware.outcome.errors import NotProcessed, Parked
 from oncegate.middleware.outcome.raised import failure_of
-from oncegate.middleware.rules.arguments import check_callable
+from oncegate.middleware.rules.checks.arguments import check_callable
 from oncegate.middleware.rules.errors import KeyInvalid
-from oncegate.middleware.rules.key import parse_key
+from oncegate.middleware.rules.keys.key import parse_key
 
 __all__ = ["DeadLetter", "SubscriptionMiddleware"]
 

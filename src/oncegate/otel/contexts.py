@@ -7,7 +7,7 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, TraceFlags, TraceState
 
-from oncegate.middleware.rules.trace_context import TRACEPARENT, TRACESTATE, parse_traceparent, trace_context
+from oncegate.middleware.rules.headers.trace_context import TRACEPARENT, TRACESTATE, parse_traceparent, trace_context
 
 Headers = list[tuple[bytes, bytes]]
 

@@ -15,7 +15,7 @@ from prometheus_client import REGISTRY, CollectorRegistry
 
 from oncegate import __version__
 from oncegate.middleware.admission.observe import ENFORCED, Observation
-from oncegate.middleware.rules.arguments import given_routes
+from oncegate.middleware.rules.checks.arguments import given_routes
 from oncegate.middleware.rules.settings import DEFAULT_METHODS, Route
 from oncegate.prometheus.attempts import AttemptMetrics, Families
 from oncegate.prometheus.consumers import ConsumerMetrics

@@ -15,8 +15,8 @@ from oncegate.cache.record import Claim, ClaimRequest, Record, State
 from oncegate.cache.store import Adopt, Page
 from oncegate.cache.transitions import Resolution, ResolveRequest
 from oncegate.middleware.http.middleware import IdempotencyMiddleware
-from oncegate.middleware.rules.digests import Digests, Secrets, given_digests
-from oncegate.middleware.rules.key import key_digest
+from oncegate.middleware.rules.keys.digests import Digests, Secrets, given_digests
+from oncegate.middleware.rules.keys.key import key_digest
 from oncegate.middleware.rules.settings import Route
 
 Given = TypeVar("Given")

@@ -21,7 +21,7 @@ from oncegate.app.cli.comparison import (
 from oncegate.app.factory import gateway_policies
 from oncegate.app.operators.pages.policy import published
 from oncegate.app.settings.gateway import GatewaySettings
-from oncegate.middleware.rules.path_pattern import PathPattern
+from oncegate.middleware.rules.paths.path_pattern import PathPattern
 from oncegate.middleware.rules.settings import IdempotencySettings
 from testing.command_line import invoke
 from testing.served import served

@@ -19,7 +19,7 @@ from oncegate.app.cli.keys_view import print_list, print_records
 from oncegate.cache.codec import encode
 from oncegate.cache.record import Record, State, StoredResponse, Trace
 from oncegate.cache.redis.store import RedisCache
-from oncegate.middleware.rules.key import caller_of_id, record_id, record_key, scope_parts
+from oncegate.middleware.rules.keys.key import caller_of_id, record_id, record_key, scope_parts
 from testing.command_line import ENVIRONMENT, ONCEGATE, PATIENCE, invoke, run, running
 from testing.servers import RedisServer
 

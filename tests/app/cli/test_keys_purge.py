@@ -20,7 +20,7 @@ from oncegate.app.operators.purge import STEP, Purged, Which, purge
 from oncegate.cache.record import ClaimRequest, Record, State, StoredResponse, Trace
 from oncegate.cache.redis.store import RedisCache
 from oncegate.cache.transitions import Resolution
-from oncegate.middleware.rules.key import record_key, scope_digest
+from oncegate.middleware.rules.keys.key import record_key, scope_digest
 from testing.command_line import OPERATOR, invoke
 from testing.servers import RedisServer
 

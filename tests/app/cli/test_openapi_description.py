@@ -12,7 +12,7 @@ import pytest
 from oncegate.app.gateway.gateway import Gateway
 from oncegate.cache.errors import CacheUnavailable, RecordUnreadable
 from oncegate.cache.memory.store import MemoryCache
-from oncegate.middleware.http.openapi import problem_schema
+from oncegate.middleware.http.apps.openapi import problem_schema
 from oncegate.middleware.outcome.problems import KINDS
 from testing.served import connected, raw, served
 from testing.servers import free_port

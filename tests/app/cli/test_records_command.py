@@ -14,7 +14,7 @@ import pytest
 from oncegate.cache.open import open_cache
 from oncegate.cache.record import ClaimRequest, Record, State, StoredResponse
 from oncegate.cache.sql.postgresql.statements import TABLES
-from oncegate.middleware.rules.key import record_key
+from oncegate.middleware.rules.keys.key import record_key
 from testing.command_line import invoke
 from testing.postgresql import PostgreSQLServer
 

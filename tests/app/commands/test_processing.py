@@ -19,10 +19,10 @@ from oncegate.cache.backoff import Backoff
 from oncegate.cache.memory.store import MemoryCache
 from oncegate.cache.record import ClaimRequest, StoredResponse
 from oncegate.cache.redis.streams.stream import Command
-from oncegate.middleware.consumers import sent_back
 from oncegate.middleware.consumers.command_context import CommandContext
 from oncegate.middleware.consumers.delivery import SubscriptionSettings
-from oncegate.middleware.rules.key import execution_key
+from oncegate.middleware.consumers.handlers import sent_back
+from oncegate.middleware.rules.keys.key import execution_key
 from testing.waiting import until
 
 SUSPECT, OTHER, NEXT = (letter * 20 + ":" + "s" * 20 for letter in "abc")

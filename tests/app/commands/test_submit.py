@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from oncegate.cache.redis.streams.stream import Command, stream_key
-from oncegate.middleware.rules.key import record_id, record_key, scope_parts
+from oncegate.middleware.rules.keys.key import record_id, record_key, scope_parts
 from testing.served import served
 from testing.servers import RedisServer
 from testing.upstreams import Upstream, answering

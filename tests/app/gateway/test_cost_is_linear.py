@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from oncegate.middleware.rules.path_pattern import PathPattern
+from oncegate.middleware.rules.paths.path_pattern import PathPattern
 from testing.growth import is_linear
 from tests.app.parsers import PARSERS, REFUSALS, Parser
 

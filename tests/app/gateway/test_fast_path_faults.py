@@ -22,7 +22,7 @@ from oncegate.cache.redis.connection.pipe import Bounds
 from oncegate.cache.redis.store import RedisCache
 from oncegate.middleware.admission.observe import Watch
 from oncegate.middleware.outcome.errors import OutcomeUnknown
-from oncegate.middleware.rules.policy import Policies
+from oncegate.middleware.rules.policies import Policies
 from testing.inside import attempts_of, in_use, redis_cache_of, watched_by
 from testing.records import take_over
 from testing.servers import RedisServer

@@ -10,7 +10,7 @@ import pytest
 from oncegate.app.gateway.gateway import Gateway
 from oncegate.cache.record import State
 from oncegate.cache.transitions import Resolution, ResolveRequest
-from oncegate.middleware.admission.attempt import InFlight
+from oncegate.middleware.admission.in_flight import InFlight
 from testing.inside import attempts_of, cache_of, redis_cache_of
 from testing.servers import RedisServer
 from testing.upstreams import Upstream

@@ -21,7 +21,7 @@ from oncegate.cache.backoff import Backoff
 from oncegate.cache.encryption import OFF_LOOP_BYTES, Encryption
 from oncegate.cache.redis.streams.encrypted import encrypted
 from oncegate.cache.redis.streams.stream import Command
-from oncegate.middleware.rules.key import record_key
+from oncegate.middleware.rules.keys.key import record_key
 from testing.asgi_client import Client
 from testing.served import served
 from testing.upstreams import OK, Upstream, answering

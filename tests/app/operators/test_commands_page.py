@@ -10,7 +10,7 @@ import pytest
 
 from oncegate.cache.record import ClaimRequest, Record, State, StoredResponse
 from oncegate.middleware.consumers.delivery import Action, Delivery
-from oncegate.middleware.rules.key import execution_key
+from oncegate.middleware.rules.keys.key import execution_key
 from testing.asgi_client import Client
 from testing.served import served
 from testing.servers import RedisServer

@@ -16,8 +16,8 @@ from oncegate.app.operators.records import NotARecord, Records
 from oncegate.cache.memory.store import MemoryCache
 from oncegate.cache.record import Claim, ClaimRequest, Record, State, StoredResponse, Trace
 from oncegate.cache.store import Cache
-from oncegate.middleware.rules.key import caller_of_id, record_id, record_key, scope_parts
-from oncegate.middleware.rules.policy import Policies
+from oncegate.middleware.rules.keys.key import caller_of_id, record_id, record_key, scope_parts
+from oncegate.middleware.rules.policies import Policies
 from oncegate.middleware.rules.settings import IdempotencySettings
 from testing.served import served
 from testing.upstreams import OK, Upstream, answering

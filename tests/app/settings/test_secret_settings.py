@@ -13,7 +13,7 @@ import pytest
 
 from oncegate.app.settings.gateway import GatewaySettings
 from oncegate.app.settings.sources import ConfigurationError, load
-from oncegate.middleware.rules.key import key_digest
+from oncegate.middleware.rules.keys.key import key_digest
 from testing.command_line import invoke
 from testing.served import served
 from testing.upstreams import OK, Upstream, answering

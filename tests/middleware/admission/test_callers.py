@@ -6,7 +6,7 @@ Rules of docs/contract.md: R4.34.
 import pytest
 
 from oncegate.cache.record import State
-from oncegate.middleware.admission.callers import MOST_CALLERS, CallerLimits, CallerSlots
+from oncegate.middleware.admission.limits.callers import MOST_CALLERS, CallerLimits, CallerSlots
 from tests.middleware.conftest import MakeDoor
 from tests.middleware.door import Answering
 

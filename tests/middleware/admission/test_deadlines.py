@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from oncegate.middleware.admission.deadlines import Deadlines, LoopDeadlines
-from oncegate.middleware.admission.within import within
+from oncegate.middleware.admission.limits.deadlines import Deadlines, LoopDeadlines
+from oncegate.middleware.admission.limits.within import within
 
 
 async def test_what_ends_at_once_ends_with_its_result_or_its_error() -> None:

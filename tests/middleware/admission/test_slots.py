@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from oncegate.cache.redis.store import RedisCache
-from oncegate.middleware.admission.callers import CallerLimits, CallerSlots
-from oncegate.middleware.admission.slots import Slot, Slots
+from oncegate.middleware.admission.limits.callers import CallerLimits, CallerSlots
+from oncegate.middleware.admission.limits.slots import Slot, Slots
 from oncegate.middleware.rules.errors import Overloaded, TooManyKeys
 from testing.servers import RedisServer
 from testing.waiting import until

@@ -10,7 +10,7 @@ import pytest
 
 from oncegate import Action, CommandProcessor, Delivery, DeliveryDecision, DuplicateCommandError
 from oncegate.cache.record import State
-from oncegate.middleware.rules.key import record_id, record_key
+from oncegate.middleware.rules.keys.key import record_id, record_key
 from tests.middleware.conftest import MakeSubscription
 from tests.middleware.deliveries import GATEWAYS, PAY, PAYLOAD, Records, decided
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncegate import derive_key
-from oncegate.middleware.rules.key import parse_key
+from oncegate.middleware.rules.keys.key import parse_key
 
 KNOWN = {
     ("evt_1", "billing", "charge"): "27a1b0bb-bdb0-86b2-b953-79b0b36a5c36",

@@ -11,7 +11,7 @@ import pytest
 from oncegate import MemoryCache, Subscription
 from oncegate.cache.record import FINGERPRINT_BYTES, TOKEN_BYTES, ClaimRequest, Record, State, StoredResponse
 from oncegate.middleware.consumers.transactional import LateOutcome
-from oncegate.middleware.rules.key import execution_key, record_id, record_key
+from oncegate.middleware.rules.keys.key import execution_key, record_id, record_key
 from testing.records import read
 
 KEY = record_key("default", "order-7", None)

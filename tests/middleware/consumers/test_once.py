@@ -21,7 +21,7 @@ from oncegate import (
 )
 from oncegate.cache.memory.store import MemoryCache
 from oncegate.cache.record import State
-from oncegate.middleware.consumers.once import Once
+from oncegate.middleware.consumers.handlers.once import Once
 from tests.middleware.conftest import Elsewhere, MakeSubscription
 from tests.middleware.deliveries import PAY, Records, taking_over
 from tests.middleware.door import PATIENCE

@@ -11,7 +11,7 @@ from oncegate import Action, DeliveryDecision, NotRecorded, Recording, Subscript
 from oncegate.cache.memory.store import MemoryCache
 from oncegate.cache.record import Claim, ClaimRequest, State
 from oncegate.cache.redis.store import RedisCache
-from oncegate.middleware.rules.key import record_id
+from oncegate.middleware.rules.keys.key import record_id
 from testing.servers import RedisServer
 from testing.waiting import until
 from tests.cache.inside import timed

@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker, create_asyn
 from sqlalchemy.orm import Session
 
 from oncegate import Action, Delivery, NotProcessed, Subscription
-from oncegate.middleware.consumers import sent_back
+from oncegate.middleware.consumers.handlers import sent_back
 from oncegate.sql import Inbox, SequenceEarly
 from oncegate.sql.inbox.create import create
 

@@ -8,7 +8,7 @@ import pytest
 from oncegate.cache.record import State
 from oncegate.middleware.http.cors import CrossOrigin
 from oncegate.middleware.outcome.problems import KINDS, problem
-from oncegate.middleware.rules.added_headers import ADDED_HEADERS
+from oncegate.middleware.rules.headers.added_headers import ADDED_HEADERS
 from oncegate.middleware.rules.settings import Route
 from tests.middleware.conftest import MakeDoor
 from tests.middleware.door import Answered, Answering, waits

@@ -14,7 +14,7 @@ from oncegate.cache.memory.store import MemoryCache
 from oncegate.cache.record import State
 from oncegate.middleware.outcome.problems import KINDS
 from oncegate.middleware.rules.errors import KeyInvalid
-from oncegate.middleware.rules.key import fingerprint, parse_key
+from oncegate.middleware.rules.keys.key import fingerprint, parse_key
 from oncegate.middleware.rules.settings import Route
 from tests.cache.inside import entries_of
 from tests.middleware.door import PATIENCE, Answering, Call, Door

@@ -120,7 +120,7 @@ def test_the_core_needs_nothing_of_the_extras() -> None:
         "sys.modules['faststream'] = sys.modules['httpx2'] = None\n"
         "import oncegate\n"
         "for name in oncegate.__all__: getattr(oncegate, name)\n"
-        "import oncegate.app.cli.main, oncegate.app.factory, oncegate.middleware.http.openapi\n"
+        "import oncegate.app.cli.main, oncegate.app.factory, oncegate.middleware.http.apps.openapi\n"
         "for name in ('client', 'fastapi', 'faststream'):\n"
         "    try: __import__(f'oncegate.{name}')\n"
         "    except ImportError as error: assert f'oncegate[{name}]' in str(error), error\n"

@@ -19,7 +19,7 @@ from starlette.routing import Route as Path
 from oncegate import IdempotencyMiddleware, IdempotencySettings, MemoryCache, Route
 from oncegate.cache.record import State
 from oncegate.fastapi import document
-from oncegate.middleware.rules.key import caller_scope, record_key
+from oncegate.middleware.rules.keys.key import caller_scope, record_key
 from testing.asgi_client import Client
 from tests.middleware.conftest import MakeDoor
 from tests.middleware.door import Answering, Door

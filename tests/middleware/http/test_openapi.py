@@ -8,9 +8,9 @@ from fastapi.openapi.models import OpenAPI
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncegate.middleware.http.openapi import NotOpenAPI, describe
+from oncegate.middleware.http.apps.openapi import NotOpenAPI, describe
 from oncegate.middleware.outcome.problems import KINDS
-from oncegate.middleware.rules.policy import Policies
+from oncegate.middleware.rules.policies import Policies
 from oncegate.middleware.rules.settings import IdempotencySettings, Route
 
 OK: dict[str, Any] = {"200": {"description": "done"}}

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from oncegate.middleware.outcome.errors import NotProcessed
-from oncegate.middleware.rules.request_id import made, request_id, trace_id
+from oncegate.middleware.rules.headers.request_id import made, request_id, trace_id
 from testing.waiting import until
 from tests.middleware.conftest import MakeDoor
 from tests.middleware.door import Answering

@@ -13,7 +13,7 @@ from oncegate.cache.record import ClaimRequest, State
 from oncegate.middleware.http.asgi import SUBMISSION_EXTENSION
 from oncegate.middleware.http.middleware import IdempotencyMiddleware
 from oncegate.middleware.outcome.errors import NotAccepted
-from oncegate.middleware.rules.key import fingerprint, record_id
+from oncegate.middleware.rules.keys.key import fingerprint, record_id
 from oncegate.middleware.rules.settings import Route
 from tests.middleware.conftest import MakeDoor
 from tests.middleware.door import Answered, Answering, Door, waits

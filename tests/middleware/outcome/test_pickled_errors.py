@@ -13,7 +13,7 @@ import pytest
 import oncegate
 from oncegate.middleware.calls.errors import CommandFailedError, DuplicateCommandError, ProcessError
 from oncegate.middleware.consumers.begun import Recording
-from oncegate.middleware.consumers.handling import NotRecorded
+from oncegate.middleware.consumers.handlers.handling import NotRecorded
 from oncegate.middleware.outcome.errors import NotAccepted
 from oncegate.sql import VersionConflict
 from oncegate.sql.projections.runner import _HandlerFailed

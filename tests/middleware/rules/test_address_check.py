@@ -14,10 +14,11 @@ from oncegate import IdempotencyMiddleware, IdempotencySettings, MemoryCache, Ro
 from oncegate.app.factory import create_gateway
 from oncegate.app.settings.gateway import GatewaySettings
 from oncegate.cache.redis.store import RedisCache
-from oncegate.middleware.rules import address_check
-from oncegate.middleware.rules.address_check import address_rules, changed_rules, check_addresses
-from oncegate.middleware.rules.digests import UNKEYED
-from oncegate.middleware.rules.policy import TOKEN_HEADER, Policies
+from oncegate.middleware.rules.checks import address_check
+from oncegate.middleware.rules.checks.address_check import address_rules, changed_rules, check_addresses
+from oncegate.middleware.rules.keys.digests import UNKEYED
+from oncegate.middleware.rules.policies import Policies
+from oncegate.middleware.rules.policy import TOKEN_HEADER
 from testing.command_line import invoke
 from testing.servers import RedisServer
 from tests.middleware.door import Answering, Door

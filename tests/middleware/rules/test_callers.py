@@ -6,7 +6,7 @@ Rules of docs/contract.md: R1.3, R2.13, R6.1, R6.2, R6.3, R6.6, R6.7, R6.8, R6.9
 import pytest
 
 from oncegate.cache.store import Cache
-from oncegate.middleware.rules.key import execution_key, record_id, record_key, scope_digest, scope_parts
+from oncegate.middleware.rules.keys.key import execution_key, record_id, record_key, scope_digest, scope_parts
 from tests.middleware.conftest import MakeDoor
 from tests.middleware.door import Answering, Door
 

@@ -8,8 +8,8 @@ import random
 
 import pytest
 
-from oncegate.middleware.rules.canonical_json import canonical_json
-from oncegate.middleware.rules.key import fingerprint
+from oncegate.middleware.rules.keys.canonical_json import canonical_json
+from oncegate.middleware.rules.keys.key import fingerprint
 from tests.middleware.conftest import MakeDoor
 from tests.middleware.door import Answering
 

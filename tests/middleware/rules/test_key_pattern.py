@@ -8,7 +8,7 @@ from time import perf_counter
 import pytest
 from pydantic import ValidationError
 
-from oncegate.middleware.rules.key_form import A_GENERATED_KEY, KeyForm
+from oncegate.middleware.rules.keys.key_form import A_GENERATED_KEY, KeyForm
 from oncegate.middleware.rules.settings import IdempotencySettings, Route
 from tests.middleware.conftest import MakeDoor
 from tests.middleware.door import Answering

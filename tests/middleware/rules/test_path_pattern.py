@@ -9,7 +9,7 @@ import re
 import pytest
 from pydantic import ValidationError
 
-from oncegate.middleware.rules.path_pattern import PathPattern, parts_of
+from oncegate.middleware.rules.paths.path_pattern import PathPattern, parts_of
 from oncegate.middleware.rules.settings import Route
 
 

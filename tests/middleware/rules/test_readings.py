@@ -12,8 +12,8 @@ from urllib.parse import unquote
 
 import pytest
 
-from oncegate.middleware.rules.policy import Policies
-from oncegate.middleware.rules.readings import LONGEST, readings
+from oncegate.middleware.rules.paths.readings import LONGEST, readings
+from oncegate.middleware.rules.policies import Policies
 from oncegate.middleware.rules.settings import IdempotencySettings, Route
 from tests.middleware.conftest import MakeDoor
 from tests.middleware.door import Answering

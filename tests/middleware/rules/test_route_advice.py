@@ -13,9 +13,9 @@ import pytest
 
 from oncegate.cache.memory.store import MemoryCache
 from oncegate.middleware.http.middleware import IdempotencyMiddleware
-from oncegate.middleware.rules import route_advice as module
-from oncegate.middleware.rules.path_pattern import PathPattern
-from oncegate.middleware.rules.route_advice import route_advice, shadows
+from oncegate.middleware.rules.checks import route_advice as module
+from oncegate.middleware.rules.checks.route_advice import route_advice, shadows
+from oncegate.middleware.rules.paths.path_pattern import PathPattern
 from oncegate.middleware.rules.settings import Route
 from tests.middleware.door import Answering
 

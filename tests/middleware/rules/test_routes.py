@@ -11,8 +11,9 @@ from pydantic import ValidationError
 
 from oncegate.cache.memory.store import MemoryCache
 from oncegate.middleware.http.middleware import IdempotencyMiddleware
-from oncegate.middleware.rules.policy import Policies, compile_policy
-from oncegate.middleware.rules.readings import normalise
+from oncegate.middleware.rules.paths.readings import normalise
+from oncegate.middleware.rules.policies import Policies
+from oncegate.middleware.rules.policy import compile_policy
 from oncegate.middleware.rules.settings import IdempotencySettings, Route
 from tests.middleware.conftest import MakeDoor
 from tests.middleware.door import Answering

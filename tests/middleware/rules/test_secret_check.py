@@ -14,8 +14,8 @@ from oncegate.app.factory import create_gateway
 from oncegate.app.gateway.gateway import StartRefused
 from oncegate.app.settings.gateway import GatewaySettings
 from oncegate.cache.redis.store import RedisCache
-from oncegate.middleware.rules.digests import Secrets, given_digests
-from oncegate.middleware.rules.secret_check import OtherSecret, check_secret, is_under_another_secret
+from oncegate.middleware.rules.checks.secret_check import OtherSecret, check_secret, is_under_another_secret
+from oncegate.middleware.rules.keys.digests import Secrets, given_digests
 from testing.command_line import invoke
 from testing.servers import RedisServer
 from tests.middleware.door import Answering, Door

@@ -22,8 +22,8 @@ from oncegate.middleware.admission.attempt import Attempt
 from oncegate.middleware.admission.gate import GateDecision
 from oncegate.middleware.admission.request import Address, AdmissionRequest, Rotation
 from oncegate.middleware.consumers.addresses import delivery_fingerprint
-from oncegate.middleware.rules.digests import UNKEYED, given_digests
-from oncegate.middleware.rules.key import fingerprint, forgiving, record_id, record_key
+from oncegate.middleware.rules.keys.digests import UNKEYED, given_digests
+from oncegate.middleware.rules.keys.key import fingerprint, forgiving, record_id, record_key
 from oncegate.middleware.rules.policy import compile_policy
 from oncegate.middleware.rules.settings import IdempotencySettings
 from testing.asgi_client import Client

@@ -11,7 +11,8 @@ import pytest
 from pydantic import ValidationError
 
 from oncegate import CommandProcessor, IdempotencySettings, MemoryCache, Route
-from oncegate.middleware.rules.policy import Policies, compile_policy
+from oncegate.middleware.rules.policies import Policies
+from oncegate.middleware.rules.policy import compile_policy
 from oncegate.middleware.rules.share import is_enforced, is_within
 from testing import template
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from oncegate.middleware.rules.trace_context import TraceContext, parse_traceparent, trace_context
+from oncegate.middleware.rules.headers.trace_context import TraceContext, parse_traceparent, trace_context
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 LINE = f"00-{TRACE}-{SPAN}-01".encode()

@@ -13,7 +13,7 @@ from oncegate.cache.store import Cache
 from oncegate.middleware.calls.errors import KeyReusedError
 from oncegate.middleware.calls.processor import CommandProcessor
 from oncegate.middleware.rules.errors import Refusal
-from oncegate.middleware.rules.key import fingerprint, forgiving, same_operation
+from oncegate.middleware.rules.keys.key import fingerprint, forgiving, same_operation
 from oncegate.middleware.rules.settings import IdempotencySettings, Route
 from tests.middleware.conftest import MakeDoor
 from tests.middleware.door import Answering

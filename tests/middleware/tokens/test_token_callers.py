@@ -14,7 +14,7 @@ from uuid import uuid4
 import pytest
 
 from oncegate import IdempotencyMiddleware, IdempotencySettings, JwtSettings, MemoryCache, Route
-from oncegate.middleware.rules.key import record_key, scope_parts
+from oncegate.middleware.rules.keys.key import record_key, scope_parts
 from oncegate.middleware.tokens import key_source, verifier
 from oncegate.middleware.tokens.key_set import UnusableKeys
 from oncegate.middleware.tokens.key_source import KeySource

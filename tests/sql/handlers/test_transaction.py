@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
 
 from oncegate import Action, Begun, Delivery, MemoryCache, Subscription, SubscriptionSettings
-from oncegate.middleware.consumers.handling import current
+from oncegate.middleware.consumers.handlers.handling import current
 from oncegate.sql import CommitUnknown, Inbox, InboxBusy, InboxMisused, InboxUnavailable, KeyReused
 from testing.postgresql import PostgreSQLServer
 from tests.sql.conftest import ON_POSTGRESQL

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from oncegate.middleware.rules.key import record_id, record_key
+from oncegate.middleware.rules.keys.key import record_id, record_key
 from oncegate.prometheus import ConsumerMetrics
 from oncegate.sql import Inbox
 from testing.command_line import invoke

@@ -20,8 +20,8 @@ from oncegate.cache.memory.store import MemoryCache
 from oncegate.faststream import SubscriptionMiddleware
 from oncegate.middleware.consumers.begun import Begun
 from oncegate.middleware.outcome.errors import Parked
-from oncegate.middleware.rules.digests import UNKEYED, given_digests
-from oncegate.middleware.rules.key import fingerprint, record_id, record_key
+from oncegate.middleware.rules.keys.digests import UNKEYED, given_digests
+from oncegate.middleware.rules.keys.key import fingerprint, record_id, record_key
 from oncegate.sql import Inbox, KeyReused, Outbox
 from oncegate.sql.database.errors import SequenceForked
 from testing.command_line import invoke

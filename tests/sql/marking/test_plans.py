@@ -13,7 +13,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.orm import Session
 
 from oncegate import Delivery
-from oncegate.middleware.rules.digests import UNKEYED
+from oncegate.middleware.rules.keys.digests import UNKEYED
 from oncegate.sql import Inbox
 from oncegate.sql.database.terms import limits_of
 from oncegate.sql.inbox.arguments import record_of

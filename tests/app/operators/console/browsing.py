@@ -9,7 +9,7 @@ import httpx
 
 from oncegate.cache.record import Record, State, Trace
 from oncegate.cache.store import Cache
-from oncegate.middleware.rules.key import record_id, record_key
+from oncegate.middleware.rules.keys.key import record_id, record_key
 
 AS_A_BROWSER = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 CONSOLE = "/_oncegate/console"

@@ -14,7 +14,7 @@ from oncegate.app.operators.console import records
 from oncegate.app.settings.admin_tokens import AdminToken
 from oncegate.cache.record import Record, State, Trace
 from oncegate.middleware.outcome.responses import now_ms
-from oncegate.middleware.rules.key import caller_of_id, record_id, record_key, scope_parts
+from oncegate.middleware.rules.keys.key import caller_of_id, record_id, record_key, scope_parts
 from testing.served import served
 from tests.app.operators.console.browsing import CONSOLE, READER, Browser
 

@@ -15,9 +15,9 @@ from oncegate.middleware.outcome.errors import ENDS_PROCESS
 from oncegate.middleware.outcome.raised import kind_and_place
 from oncegate.middleware.outcome.results import checked_response
 from oncegate.middleware.rules.errors import CallerFailed, CallerMissing
-from oncegate.middleware.rules.key import caller_scope
+from oncegate.middleware.rules.headers.request_id import ids
+from oncegate.middleware.rules.keys.key import caller_scope
 from oncegate.middleware.rules.policy import Policy
-from oncegate.middleware.rules.request_id import ids
 
 log = logging.getLogger("oncegate.http")
 

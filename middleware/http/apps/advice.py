@@ -8,9 +8,9 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from oncegate.middleware.http.completion import late_dependencies
+from oncegate.middleware.http.apps.completion import late_dependencies
 from oncegate.middleware.rules.decorated import is_decorated
-from oncegate.middleware.rules.policy import Policies
+from oncegate.middleware.rules.policies import Policies
 from oncegate.middleware.rules.settings import IdempotencySettings, Route
 
 

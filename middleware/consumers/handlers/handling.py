@@ -11,13 +11,13 @@ from oncegate.cache.errors import OncegateError
 from oncegate.cache.record import State, StoredResponse
 from oncegate.middleware.consumers.begun import FAILED_STATUS, Begun, Execution, Recording, not_kept
 from oncegate.middleware.consumers.delivery import Action, Delivery
-from oncegate.middleware.consumers.sent_back import log_sent_back
+from oncegate.middleware.consumers.handlers.sent_back import log_sent_back
 from oncegate.middleware.consumers.transactional import DeliveryContext
 from oncegate.middleware.outcome.calling import call
 from oncegate.middleware.outcome.errors import ENDS_PROCESS, NotRetryable, Parked, reduced
 from oncegate.middleware.outcome.raised import failure_of, is_left, kind_and_text, outcome_of
 from oncegate.middleware.outcome.results import JSON_CODEC, dumped
-from oncegate.middleware.rules.arguments import is_async
+from oncegate.middleware.rules.checks.arguments import is_async
 
 log = logging.getLogger("oncegate.subscription")
 

@@ -4,7 +4,7 @@ Strategy. A claim takes its slot before it is sent, also where it finds a result
 replay needs none. Who needs one waits here until the claims under way are answered, in order, and is refused only once those
 that are known to run leave it none. Nobody waits for an attempt, nor for longer than the cache's time-out.
 
-What one caller may have of them is a part beside this (`oncegate.middleware.admission.callers.CallerSlots`).
+What one caller may have of them is a part beside this (`oncegate.middleware.admission.limits.callers.CallerSlots`).
 """
 # Compiled: docs/decisions/0012-compiled.md
 

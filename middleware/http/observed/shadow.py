@@ -22,11 +22,11 @@ from oncegate.middleware.admission.gate import GateDecision
 from oncegate.middleware.admission.observe import SHADOW, Observation
 from oncegate.middleware.http.asgi import OBSERVED, Message, Receive, Scope, Send, read_body
 from oncegate.middleware.http.asgi_driver import AsgiDriver
-from oncegate.middleware.http.copies import RequestCopy, ResponseCopy
 from oncegate.middleware.http.door import HttpDoor
 from oncegate.middleware.http.exchange import Step
 from oncegate.middleware.http.keyed_request import OBSERVER_FAILED
-from oncegate.middleware.http.observed_exchange import ObservedExchange
+from oncegate.middleware.http.observed.copies import RequestCopy, ResponseCopy
+from oncegate.middleware.http.observed.exchange import ObservedExchange
 from oncegate.middleware.outcome.problems import Answer
 from oncegate.middleware.rules.policy import Policy
 from oncegate.middleware.tokens.verifier import Tokens

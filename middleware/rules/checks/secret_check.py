@@ -2,7 +2,7 @@
 
 from oncegate.cache.errors import CacheError
 from oncegate.cache.store import Cache, KeepsSecretCheck
-from oncegate.middleware.rules.digests import Digests
+from oncegate.middleware.rules.keys.digests import Digests
 
 _CHECK = b"oncegate: the secret of a namespace"
 

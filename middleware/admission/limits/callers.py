@@ -10,9 +10,9 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Final
 
-from oncegate.middleware.admission.slots import PROCESS, Slot, Slots, Waiter
+from oncegate.middleware.admission.limits.slots import PROCESS, Slot, Slots, Waiter
 from oncegate.middleware.rules.errors import TooManyKeys
-from oncegate.middleware.rules.key import caller_of_id, record_id
+from oncegate.middleware.rules.keys.key import caller_of_id, record_id
 
 MOST_CALLERS: Final = 10_000
 """Whose new keys are remembered. Beyond, who was silent for longest is forgotten, and begins anew."""

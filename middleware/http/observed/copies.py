@@ -11,9 +11,9 @@ from time import monotonic
 from typing import Final
 
 from oncegate.cache.record import StoredResponse
+from oncegate.middleware.http.apps.completion import ends_late
 from oncegate.middleware.http.asgi import Message, Receive, Scope, Send
 from oncegate.middleware.http.capture import declared_length
-from oncegate.middleware.http.completion import ends_late
 from oncegate.middleware.outcome import responses
 from oncegate.middleware.outcome.errors import OutcomeUnknown
 from oncegate.middleware.rules.policy import CONTENT_LENGTH

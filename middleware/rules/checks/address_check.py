@@ -11,9 +11,10 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from oncegate.cache.store import Cache, KeepsSecretCheck
-from oncegate.middleware.rules.digests import Digests
-from oncegate.middleware.rules.policy import Policies, Policy
-from oncegate.middleware.rules.secret_check import check_secret
+from oncegate.middleware.rules.checks.secret_check import check_secret
+from oncegate.middleware.rules.keys.digests import Digests
+from oncegate.middleware.rules.policies import Policies
+from oncegate.middleware.rules.policy import Policy
 
 AddressRules = Mapping[str, Sequence[str]]
 """Check values by what they are of: unchanged where one of them is kept."""

@@ -9,8 +9,8 @@ from types import TracebackType
 
 from oncegate.middleware.consumers.begun import Begun, Execution
 from oncegate.middleware.consumers.delivery import Action
-from oncegate.middleware.consumers.handling import NotRecorded, executing, settle_raised
-from oncegate.middleware.consumers.sent_back import log_sent_back
+from oncegate.middleware.consumers.handlers.handling import NotRecorded, executing, settle_raised
+from oncegate.middleware.consumers.handlers.sent_back import log_sent_back
 
 
 class Once:

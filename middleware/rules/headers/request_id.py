@@ -12,8 +12,8 @@ from functools import lru_cache
 from itertools import count
 from typing import Any, Final
 
-from oncegate.middleware.rules.added_headers import field
-from oncegate.middleware.rules.trace_context import trace_context
+from oncegate.middleware.rules.headers.added_headers import field
+from oncegate.middleware.rules.headers.trace_context import trace_context
 
 REQUEST_ID: Final = "oncegate.request_id"
 """The place of a request's id in its ASGI scope, once it has one."""

@@ -1,7 +1,7 @@
 """The paths that different servers may read from one request target.
 
 Which of them the upstream is isn't known here. So that no spelling of a guarded path escapes, the strictest rules of all readings
-count (`oncegate.middleware.rules.policy.Policies`).
+count (`oncegate.middleware.rules.policies.Policies`).
 
 | reading | of whom |
 | --- | --- |

@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 from oncegate.middleware.consumers.transactional import check_secrets, inbox_of
-from oncegate.middleware.rules.digests import Digests
+from oncegate.middleware.rules.keys.digests import Digests
 
 Handler = Callable[..., Any]
 

@@ -9,9 +9,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from oncegate.middleware.outcome.problems import KINDS
-from oncegate.middleware.rules.added_headers import header_object
-from oncegate.middleware.rules.key_form import KeyForm
-from oncegate.middleware.rules.policy import AN_UNKNOWN_IS_RETRIED, Policies, Policy
+from oncegate.middleware.rules.headers.added_headers import header_object
+from oncegate.middleware.rules.keys.key_form import KeyForm
+from oncegate.middleware.rules.policies import Policies
+from oncegate.middleware.rules.policy import AN_UNKNOWN_IS_RETRIED, Policy
 from oncegate.middleware.rules.settings import IdempotencySettings, claims_of
 
 Description = dict[str, Any]

@@ -19,9 +19,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 from uuid import UUID
 
-from oncegate.middleware.rules.canonical_json import NotCanonical, canonical_json
-from oncegate.middleware.rules.digests import OPERATION_BYTES, UNKEYED, Digests
 from oncegate.middleware.rules.errors import KeyInvalid
+from oncegate.middleware.rules.keys.canonical_json import NotCanonical, canonical_json
+from oncegate.middleware.rules.keys.digests import OPERATION_BYTES, UNKEYED, Digests
 
 MAX_KEY_CHARACTERS: Final = 255
 _MAX_FIELD_BYTES: Final = 4096

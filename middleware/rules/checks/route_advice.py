@@ -8,8 +8,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from oncegate.middleware.rules.path_pattern import parts_of
-from oncegate.middleware.rules.readings import normalise
+from oncegate.middleware.rules.paths.path_pattern import parts_of
+from oncegate.middleware.rules.paths.readings import normalise
 from oncegate.middleware.rules.settings import Route
 
 _SEGMENT: Final = "{}"

@@ -1,0 +1,1 @@
+"""Paths: the patterns of routes, and the paths that different servers may read from one request target."""
