@@ -58,6 +58,9 @@ _CONFLICT = (
 _AGGREGATE_BYTES, _COMMAND_BYTES = 16, 20
 """The sizes of their digests in the hash: the one of a command is longer."""
 
+_NOTED = frozenset({b"content-type", b"x-correlation-id", b"x-request-id", b"traceparent"})
+"""The request's headers that an entry has fields of its own for."""
+
 Response = tuple[int, Headers, bytes]
 """Status, headers and body."""
 Then = Callable[[Response | Exception], None]
@@ -227,14 +230,14 @@ def accepted(
 
 def _command(scope: Scope, fields: Headers, body: bytes, record: str, submission: Submission) -> Command:
     """The command made of a request. Its credentials are not kept, unless they are named: it is forwarded later without them."""
-    policy = submission.policy
-    lines: dict[bytes, str] = {}
+    policy, travelling = submission.policy, submission.policy.travelling
+    noted: dict[bytes, str] = {}
     headers: list[tuple[str, str]] = []
     for name, value in fields:
-        text = value.decode("latin-1")
-        lines.setdefault(name, text)
-        if name in policy.travelling or (name.startswith(b"content-") and name != b"content-length"):
-            headers.append((name.decode("latin-1"), text))
+        if name in _NOTED and name not in noted:
+            noted[name] = value.decode("latin-1")
+        if name in travelling or (name.startswith(b"content-") and name != b"content-length"):
+            headers.append((name.decode("latin-1"), value.decode("latin-1")))
     query = scope.get("query_string", b"")
     target = (scope.get("raw_path") or scope["path"].encode()) + (b"?" + query if query else b"")
     version = submission.version
@@ -246,9 +249,9 @@ def _command(scope: Scope, fields: Headers, body: bytes, record: str, submission
         target=target.decode("latin-1"),
         route=policy.route,
         body=body,
-        content_type=lines.get(b"content-type", ""),
-        correlation=lines.get(b"x-correlation-id") or lines.get(b"x-request-id", ""),
-        traceparent=lines.get(b"traceparent", ""),
+        content_type=noted.get(b"content-type", ""),
+        correlation=noted.get(b"x-correlation-id") or noted.get(b"x-request-id", ""),
+        traceparent=noted.get(b"traceparent", ""),
         headers=tuple(headers),
         accepted_at_ms=int(time() * 1000),
         aggregate="" if version is None else version.aggregate,

@@ -6,6 +6,9 @@ import re
 from importlib import resources
 from typing import Final
 
+_SIZES: Final = tuple([b"$%d\r\n" % size for size in range(256)])
+"""The sizes that most parts have, as they stand before them."""
+
 
 def pack(*parts: bytes) -> bytes:
     """One command as bytes."""
@@ -14,7 +17,11 @@ def pack(*parts: bytes) -> bytes:
 
 def pack_parts(*parts: bytes) -> bytes:
     """Some of a command's parts as bytes."""
-    return b"".join([b"$%d\r\n%b\r\n" % (len(part), part) for part in parts])
+    packed: list[bytes] = []
+    for part in parts:
+        size = len(part)
+        packed += (_SIZES[size] if size < len(_SIZES) else b"$%d\r\n" % size, part, b"\r\n")
+    return b"".join(packed)
 
 
 ASKING: Final = pack(b"ASKING")
@@ -45,13 +52,13 @@ class Script:
         self.source = head + _read(name)
         self.load = pack(b"SCRIPT", b"LOAD", self.source)
         self.digest = hashlib.sha1(self.source, usedforsecurity=False).hexdigest().encode()
-        self._parts = (b"EVALSHA", self.digest, b"%d" % keys)
-        self.begin = b"*%d\r\n%b" % (arguments + 4, pack_parts(*self._parts))
+        self._named = pack_parts(b"EVALSHA", self.digest, b"%d" % keys)
+        self.begin = b"*%d\r\n%b" % (arguments + 4, self._named)
         SCRIPTS.append(self)
 
     def call(self, *parts: bytes) -> bytes:
         """The packed command that runs this script on as many keys as it takes, which come first, with its arguments."""
-        return pack(*self._parts, *parts)
+        return b"*%d\r\n%b%b" % (len(parts) + 3, self._named, pack_parts(*parts))
 
 
 CLAIM: Final = Script("claim", 3)
