@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from oncegate.app.operators.console.frame import ConsolePage, Visit
 from oncegate.app.operators.console.sources import Sources
+from oncegate.app.operators.database_errors import DatabaseUnavailable
 from oncegate.app.operators.newest import Chosen, newest
 from oncegate.cache.errors import CacheError
 
@@ -29,10 +30,11 @@ COLUMNS: Final = {
 async def overview(visit: Visit) -> Response:
     """What needs a person? What is up?"""
     sources = visit.sources
-    (_, ready), found, recent, streams = await asyncio.gather(
+    (_, ready), found, recent, database, streams = await asyncio.gather(
         sources.readiness.check(),
         _unknown(sources),
         sources.recent.listing(MINUTES),
+        _database(sources),
         asyncio.gather(*[_stream(sources, name) for name in sources.streams]),
     )
     return visit.page(
@@ -41,6 +43,7 @@ async def overview(visit: Visit) -> Response:
         ready=ready,
         found=found,
         streams=streams,
+        database=database,
         gauges=sources.gauges(),
         columns=[*COLUMNS, OTHER],
         recent=recent,
@@ -66,6 +69,18 @@ async def _unknown(sources: Sources) -> dict[str, Any]:
     try:
         return await newest(sources.records, Chosen(state="unknown"), limit=5, most=SCANNED)
     except CacheError as error:
+        return {"failed": str(error)}
+
+
+async def _database(sources: Sources) -> dict[str, Any]:
+    """What waits in the consumers' database; nothing, where none is given."""
+    if sources.database is None:
+        return {}
+    from oncegate.app.operators.database import GLANCE_SECONDS
+
+    try:
+        return await sources.database.totals(GLANCE_SECONDS)
+    except DatabaseUnavailable as error:
         return {"failed": str(error)}
 
 
