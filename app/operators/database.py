@@ -19,7 +19,8 @@ from oncegate.app.settings.gateway import redact
 if TYPE_CHECKING:
     from oncegate.middleware.rules.digests import Digests
     from oncegate.sql.database.access import BoundedDatabase
-    from oncegate.sql.order.waiting import Waiting, WaitingPlace
+    from oncegate.sql.order.waiting import Waiting as Waiting
+    from oncegate.sql.order.waiting import WaitingPlace
 
 Result = TypeVar("Result")
 

@@ -1,6 +1,6 @@
 """A database with what waits in it, by each driver that a gateway takes, and a gateway that operators look at it by."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
