@@ -6,6 +6,7 @@ without a limit.
 """
 
 import asyncio
+import logging
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from oncegate.sql.database.access import BoundedDatabase
     from oncegate.sql.order.waiting import Waiting as Waiting
     from oncegate.sql.order.waiting import WaitingPlace
+
+log = logging.getLogger("oncegate.operators")
 
 Result = TypeVar("Result")
 
@@ -65,12 +68,13 @@ class OperatorsDatabase:
 
     # -- looks --------------------------------------------------------------------------------------------------------
 
-    async def totals(self, seconds: float = READ_SECONDS) -> dict[str, Any]:
+    async def totals(self, *, at_a_glance: bool = False) -> dict[str, Any]:
         """How many ``aggregates`` wait, how many messages of the ``outbox``, how many ``projections`` are stuck; ``None`` for
-        what is not there.
+        what is not there. ``at_a_glance``: there is less time for it.
         """
         from oncegate.sql.outbox.totals import database_totals
 
+        seconds = GLANCE_SECONDS if at_a_glance else READ_SECONDS
         return (await self._run(lambda bounded: database_totals(bounded, None), seconds)).as_json()
 
     async def waiting(
@@ -194,6 +198,10 @@ class OperatorsDatabase:
             raise NotKept(str(error)) from None
         except NotDone as error:
             raise (NotARecord if error.usage else ChangeRefused)(str(error)) from None
+        except (TypeError, ValueError) as error:  # a driver's, for an option of the URL that it doesn't know
+            log.exception("the database can't be used as it is given")
+            why = f"the driver can't use it as it is given ({type(error).__name__}): are the URL's options its own?"
+            raise DatabaseUnavailable(f"{self._where}: {why}") from None
 
 
 def _cursor(place: "WaitingPlace") -> str:

@@ -76,10 +76,8 @@ async def _database(sources: Sources) -> dict[str, Any]:
     """What waits in the consumers' database; nothing, where none is given."""
     if sources.database is None:
         return {}
-    from oncegate.app.operators.database import GLANCE_SECONDS
-
     try:
-        return await sources.database.totals(GLANCE_SECONDS)
+        return await sources.database.totals(at_a_glance=True)
     except DatabaseUnavailable as error:
         return {"failed": str(error)}
 

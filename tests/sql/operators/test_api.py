@@ -6,6 +6,7 @@ Rules of docs/contract.md: R11.60, R11.61, R11.62.
 import asyncio
 import logging
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -66,7 +67,8 @@ async def test_a_long_list_is_had_in_pieces_that_leave_nothing_out(shop: Place, 
         shop.execute, "UPDATE oncegate_parked SET parked_at = (SELECT min(parked_at) FROM oncegate_parked)"
     )
     whole = (await operated.get("/inbox/", limit=1000)).json()["waiting"]
-    seen, cursor = [], ""
+    seen: list[Any] = []
+    cursor = ""
     for _ in range(4):
         page = (await operated.get("/inbox/", limit=2, cursor=cursor)).json()
         seen, cursor = seen + page["waiting"], page["cursor"]
@@ -142,7 +144,7 @@ async def test_an_event_at_which_a_projection_stands_is_skipped(shop: Place, ope
     assert await operated.audit() == [("will", "position 2 of projection balance.v1", "skipped", "a mistake")]
 
 
-CHANGES = [
+CHANGES: list[tuple[str, dict[str, Any]]] = [
     ("/inbox/skip", {"consumer": "ledger", "aggregate": "a", "sequence": 1}),
     ("/inbox/retry", {"consumer": "ledger", "aggregate": "a"}),
     ("/outbox/retry", {}),
@@ -162,7 +164,14 @@ async def test_who_reads_changes_nothing_and_no_change_is_without_a_reason(shop:
     for path, members in CHANGES:
         assert (await operated.post(path, READER, **members, reason="why")).status_code == 403
         assert (await operated.client.post(f"/_oncegate{path}", json=members)).status_code == 401
-        for reason in ({}, {"reason": ""}, {"reason": "  "}, {"reason": "two\nlines"}, {"reason": "x" * 121}):
+        reasons: list[dict[str, Any]] = [
+            {},
+            {"reason": ""},
+            {"reason": "  "},
+            {"reason": "two\nlines"},
+            {"reason": "x" * 121},
+        ]
+        for reason in reasons:
             assert (await operated.post(path, **members, **reason)).status_code == 400, (path, reason)
     assert [(await operated.get(path)).json() for path in looks] == before
     assert await operated.audit() == []

@@ -1,7 +1,7 @@
 """Aggregates that wait for a number: which, for which one, since when; and what an operator does about it."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -169,8 +169,10 @@ class OrderTables:
         parked, number = self._parked.c, row.sequence + 1
         its = and_(parked.consumer == row.consumer, parked.aggregate == row.aggregate, parked.sequence == number)
         head = connection.execute(select(parked.message, parked.attempts, parked.reason).where(its)).first()
-        of_head = () if head is None else (head.message or "", head.attempts, head.reason)
-        return Waiting(row.consumer, row.name, number, utc(row.since), row.behind, *of_head, digest=row.aggregate)
+        found = Waiting(row.consumer, row.name, number, utc(row.since), row.behind, digest=row.aggregate)
+        if head is None:
+            return found
+        return replace(found, record=head.message or "", attempts=head.attempts, reason=head.reason)
 
     def _skip(self, connection: Connection, consumer: str, aggregate: bytes, sequence: int) -> int:
         check_there(connection, self._order, self._parked)
