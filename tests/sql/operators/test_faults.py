@@ -1,6 +1,6 @@
 """A database that is away, silent or locked, or that is given wrongly: one line, in time, and nobody else is held up.
 
-Rules of docs/contract.md: R10.40, R11.61, R11.62.
+Rules of docs/contract.md: R10.40, R11.61, R11.62, R11.63.
 """
 
 import asyncio
@@ -111,11 +111,11 @@ async def test_a_silent_database_is_given_up_in_time_by_few_threads(own_server: 
         own_server.pause()
         try:
             begun = monotonic()
-            asked = [asyncio.create_task(there.get("/inbox/")) for _ in range(12)]
+            looks = [asyncio.create_task(there.get("/inbox/")) for _ in range(12)]
             await asyncio.sleep(0)
             assert (await there.client.get("/_oncegate/healthz")).status_code == 200
-            assert not any(each.done() for each in asked), "it answers beside them"
-            answers = await asyncio.gather(*asked)
+            assert not any(each.done() for each in looks), "it answers beside them"
+            answers = await asyncio.gather(*looks)
             assert {each.status_code for each in answers} == {503}
             assert {"no answer within" in each.text for each in answers} == {True}
             assert monotonic() - begun < 60
