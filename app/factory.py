@@ -47,6 +47,7 @@ from oncegate.middleware.tokens.verifier import Tokens
 if TYPE_CHECKING:
     from oncegate.app.commands.submit import Submitter
     from oncegate.app.gateway.tracing import GatewayTracing
+    from oncegate.app.operators.database import OperatorsDatabase
     from oncegate.app.telemetry.tracing import ProcessTracing
 
 CONNECT_TIMEOUT = 5.0
@@ -128,7 +129,8 @@ def create_gateway(
     operators = Bearer(known, metrics.login_refused) if known else None
     sessions = Sessions(lasting.ended_sessions, session_keys(settings.given_secrets), known)
     tokens = door.tokens
-    create = partial(_operators_app, settings, policies, lasting, operators, sessions, tokens, reload)
+    database = operators_database(settings)
+    create = partial(_operators_app, settings, policies, lasting, operators, sessions, tokens, reload, database)
     gateway = Gateway(
         middleware,
         lasting=lasting,
@@ -224,6 +226,22 @@ def _process_tracing(settings: GatewaySettings) -> "ProcessTracing | None":
     return ProcessTracing()
 
 
+def operators_database(settings: GatewaySettings) -> "OperatorsDatabase | None":
+    """The consumers' database for operators, if one is given. Raises `ConfigurationError`. Nothing is connected to here."""
+    if not settings.ops_database:
+        return None
+    try:
+        from oncegate.app.operators.database import OperatorsDatabase
+
+        return OperatorsDatabase(settings.ops_database, settings.digests())
+    except ImportError as error:
+        raise ConfigurationError(
+            f"ops_database: {error.name} is not installed: pip install oncegate[sql], and the driver"
+        ) from None
+    except ValueError:
+        raise ConfigurationError("ops_database: is no URL that SQLAlchemy takes; is the port a number?") from None
+
+
 def _tracing(settings: GatewaySettings, process: "ProcessTracing") -> "GatewayTracing":
     """The traces of the gateway's requests."""
     from oncegate.app.gateway.tracing import GatewayTracing  # needs the extra, which ``process`` has found
@@ -292,6 +310,7 @@ def _operators_app(
     sessions: Sessions,
     tokens: Tokens | None,
     reload: Reload | None,
+    database: "OperatorsDatabase | None",
 ) -> App:
     """The app that answers under the prefix. It loads FastAPI, which takes some tenths of a second."""
     from oncegate.app.operators.console.console import Console
@@ -331,6 +350,7 @@ def _operators_app(
         streams=streams,
         standing=standing,
         audit=audit,
+        database=database,
         own_port=bool(settings.ops_port),
     )
     return create_app(
@@ -345,6 +365,7 @@ def _operators_app(
         audit=audit,
         recent=lasting.recent,
         standing=standing,
+        database=database,
         cors=settings.cross_origin(),
         guarded=guarded(settings.public, settings.ops_port),
         console=Console(settings.prefix, sources, sessions, operators, TrustedPeers(settings.trusted_proxies)),

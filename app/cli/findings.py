@@ -9,7 +9,8 @@ import enum
 import ssl
 from dataclasses import dataclass
 
-from oncegate.app.factory import CONNECT_TIMEOUT, create_cache, gateway_policies
+from oncegate.app.factory import CONNECT_TIMEOUT, create_cache, gateway_policies, operators_database
+from oncegate.app.operators.database_errors import DatabaseUnavailable
 from oncegate.app.operators.write_probe import try_writing
 from oncegate.app.settings.certificates import certificates, upstream_certificate
 from oncegate.app.settings.gateway import GatewaySettings, redact
@@ -52,7 +53,10 @@ Lines = list[tuple[Severity, str]]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was checked, in an ``area``: configuration, routes, cache, stream, jwks, tls, upstream; ``text``: a line."""
+    """One thing that was checked, in an ``area``: configuration, routes, cache, stream, jwks, tls, upstream, database.
+
+    ``text`` is a line.
+    """
 
     area: str
     severity: Severity
@@ -61,7 +65,10 @@ class Finding:
 
 async def examine(settings: GatewaySettings) -> list[Finding]:
     """Check everything. Never raises for what it finds."""
-    checks = {"cache": _cache, "stream": _streams, "jwks": _keys, "tls": _certificates, "upstream": _upstream}
+    checks = {
+        "cache": _cache, "stream": _streams, "jwks": _keys, "tls": _certificates, "upstream": _upstream,
+        "database": _database,
+    }  # fmt: skip
     found = await asyncio.gather(*[check(settings) for check in checks.values()])
     areas = {"configuration": _configuration(settings), **dict(zip(checks, found, strict=True))}
     return [Finding(area, *each) for area, lines in areas.items() for each in lines]
@@ -134,6 +141,29 @@ async def _kept(cache: Cache, settings: GatewaySettings) -> Lines:
             (ADVICE, f"by which secret and rules records of namespace {namespace} are addressed can't be read: {error}")
         ]
     return [(ADVICE, moved_line(namespace, changed))] if changed else []
+
+
+async def _database(settings: GatewaySettings) -> Lines:
+    """Whether what operators are to see of the consumers' database can be seen. Requests don't need it."""
+    try:
+        database = operators_database(settings)
+    except ConfigurationError as error:
+        return [(FAILED, str(error))]
+    if database is None:
+        return []
+    try:
+        totals = await database.totals()
+    except DatabaseUnavailable as error:
+        return [(ADVICE, f"ops_database: {error}; operators see nothing of it until it answers")]
+    seen = [name for name, found in totals.items() if found is not None]
+    if not seen:
+        return [
+            (
+                ADVICE,
+                "ops_database has no table of inboxes that keep an order, of outboxes or of projections to be read",
+            )
+        ]
+    return [(GOOD, f"ops_database answers, and shows {', '.join(seen)}")]
 
 
 async def _streams(settings: GatewaySettings) -> Lines:

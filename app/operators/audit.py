@@ -18,6 +18,11 @@ REASON: Final = re.compile(r"[^\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202
 """One line, which reads as it is: without marks that turn a text round or hide in it (Unicode's UAX 9)."""
 
 
+def printable(text: str) -> str:
+    """``text``, which comes from elsewhere, as one line that hides nothing: no name in it begins another line of the audit."""
+    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text)
+
+
 def resolved(resolve: "ResolveRequest") -> str:
     """A resolution in words: the state that it gave a record, and whether by force."""
     to = resolve.state.value if resolve.state else "absent"

@@ -21,6 +21,7 @@ def settings_digest(settings: GatewaySettings) -> str:
     """The digest of ``settings``."""
     shown = settings.model_dump(mode="json")
     shown["cache"] = redact(settings.cache)
+    shown["ops_database"] = redact(settings.ops_database)
     if settings.jwt is not None and "://" in settings.jwt.jwks:
         shown["jwt"]["jwks"] = redact(settings.jwt.jwks)
     shown["secret"] = check_values(settings.digests()) if settings.secret else []

@@ -164,6 +164,20 @@ class GatewaySettings(StrictSettings):
         description="operators' tokens: NAME:read:DIGEST or NAME:write:DIGEST, as `oncegate token NAME` prints them; "
         "ONCEGATE_ADMIN_TOKEN is one without a name",
     )
+    ops_database: Annotated[
+        str,
+        Spelling(
+            r"(postgresql\+(asyncpg|psycopg)://\S+|sqlite(\+(pysqlite|aiosqlite))?:///\S+)?",
+            "a URL of SQLAlchemy's with one of these drivers: postgresql+asyncpg://user@host/name, "
+            "postgresql+psycopg://user@host/name, sqlite:///file.db",
+        ),
+    ] = Field(
+        default="",
+        repr=False,
+        description="the consumers' database, where inboxes, outboxes and projections are (oncegate.sql): operators see in the "
+        "console and under prefix what waits there, and skip, retry or discard it. A URL of SQLAlchemy's, best in "
+        'ONCEGATE_OPS_DATABASE; "": none. It needs pip install oncegate[sql] and the driver',
+    )
     ready_needs_cache: bool = Field(default=False, description="readyz is 503 while the cache can't be reached")
     sample_records: Annotated[float, Field(ge=0, le=86400)] = Field(
         default=0,

@@ -1,10 +1,12 @@
 """The console in a headless Chromium: at both widths, light and dark, with scripts and without, by the keyboard alone; axe-core.
 
-Rules of docs/contract.md: R11.47, R11.50, R11.53.
+Rules of docs/contract.md: R11.47, R11.50, R11.53, R11.63.
 """
 
+import asyncio
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import httpx
 import pytest
 
 from oncegate.app.settings.admin_tokens import AdminToken
+from oncegate.sql.outbox.tables import all_tables
 from testing.caller import fresh_key
 from testing.gateway import DEADLINE, Gateway
 from testing.ledger import Ledger, Reply
@@ -19,12 +22,17 @@ from testing.servers import RedisServer
 from testing.waiting import wait_until
 from tests.foreign.chrome import Chrome, Tab
 from tests.foreign.conftest import fetched_or_skipped
+from tests.sql.handlers.parking import sweep
+from tests.sql.operators.looking import parks, refused, stands
+from tests.sql.places import SyncPlace
+from tests.sql.projections.accounts import make
 from tests.system.conftest import Start
 
 WRITER, READER = "oncegate-a-token-that-changes", "oncegate-a-token-that-reads"
 TOKENS = [AdminToken.of("rita", READER, writes=False).setting(), AdminToken.of("will", WRITER).setting()]
 HOSTILE = "<script>alert(1)</script>\"><img src=x onerror=alert(1)><svg onload=alert(1)>'"
 PAGES = ("", "/find", "/records", "/unknown", "/unknown/all", "/commands", "/routes", "/audit")
+OF_DATABASE = ("/order", "/outbox", "/outbox?held=1", "/outbox/1", "/projections", "/projections/balance.v1")
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +42,26 @@ def chrome() -> Iterator[Chrome]:
 
 
 @pytest.fixture(scope="module")
-def gateway(start: Start, ledger: Ledger, redis_server: RedisServer) -> Gateway:
+def shop(tmp_path_factory: pytest.TempPathFactory) -> SyncPlace:
+    """A consumers' database in which something waits everywhere, whose texts a page must not take for markup."""
+    place = SyncPlace(f"sqlite:///{tmp_path_factory.mktemp('shop')}/shop.db")
+    place.prepare()
+    make(place)
+    for table in all_tables(None):
+        place.run(partial(_create, table))
+    for aggregate in (HOSTILE, "keyboard"):
+        parks(place, aggregate=aggregate)
+    asyncio.run(refused(place, HOSTILE, HOSTILE))
+    stands(place)
+    return place
+
+
+def _create(table: Any, session: Any) -> None:
+    table.create(session.connection())
+
+
+@pytest.fixture(scope="module")
+def gateway(start: Start, ledger: Ledger, redis_server: RedisServer, shop: SyncPlace) -> Gateway:
     """One with records of each state, of which some hold what a page must not take for markup."""
     held = (("content-type", "text/html"), ("x-note", HOSTILE))
     ledger.answer("/paid", Reply(201, held, HOSTILE.encode()))
@@ -44,6 +71,7 @@ def gateway(start: Start, ledger: Ledger, redis_server: RedisServer) -> Gateway:
         redis_server.url,
         namespace=fresh_key(),
         admin_tokens=TOKENS,
+        ops_database=shop.url,
         routes=[
             {"path": "/later", "mode": "async", "on_missing_key": "reject"},
             {"path": "/paid"},
@@ -79,6 +107,13 @@ def logged_in(chrome: Chrome, gateway: Gateway, token: str = WRITER, **options: 
     return tab
 
 
+def aggregate(tab: Tab, gateway: Gateway, name: str) -> str:
+    """The address of one that waits, below the console."""
+    tab.open(address(gateway, "/order"))
+    link = f"[...document.querySelectorAll('th a')].find(e => e.textContent === {json.dumps(name)}).href"
+    return str(tab.run(link)).removeprefix(address(gateway))
+
+
 def fits(tab: Tab) -> bool:
     """Whether nothing is wider than the window: what is wide scrolls by itself."""
     return bool(tab.run("document.documentElement.scrollWidth <= window.innerWidth"))
@@ -105,7 +140,8 @@ def test_each_page_fits_and_has_no_fault_of_axe(
     found = {"log in": faults(tab, axe)}
     tab.fill("#token", WRITER)
     tab.click("main button")
-    for path in (*PAGES, f"/records/{identifier}", "/nowhere"):
+    waiting = aggregate(tab, gateway, "keyboard")
+    for path in (*PAGES, *OF_DATABASE, waiting, f"/records/{identifier}", "/nowhere"):
         tab.open(address(gateway, path))
         assert fits(tab), path
         found[path] = faults(tab, axe)
@@ -157,6 +193,27 @@ def test_an_unknown_outcome_is_resolved_by_the_keyboard_alone(
     assert tab.wrong() == []
 
 
+@pytest.mark.parametrize("scripts", [True, False], ids=["scripts", "plain"])
+def test_a_number_that_never_comes_is_skipped_by_the_keyboard_alone(
+    chrome: Chrome, gateway: Gateway, shop: SyncPlace, scripts: bool
+) -> None:
+    name = f"keys-{scripts}"
+    ledger, _ = parks(shop, aggregate=name)
+    tab = logged_in(chrome, gateway, scripts=scripts, width=360)
+    tab.tab_to("e => e.textContent === 'Aggregates that wait'")
+    tab.press("Enter", leads_on=True)
+    tab.tab_to(f"e => e.textContent === {json.dumps(name)}")
+    tab.press("Enter", leads_on=True)
+    tab.tab_to("e => e.id === 'reason'")
+    tab.type("withdrawn")
+    tab.tab_to("e => e.value === 'skip'")
+    tab.press("Enter", leads_on=True)
+    assert tab.run("document.querySelector('.notice').textContent").startswith("The number 1 was skipped. 2 parked")
+    sweep(ledger, lambda: f"{name}003" in shop.effects())
+    assert [each for each in shop.effects() if each.startswith(name)] == [f"{name}002", f"{name}003"]
+    assert tab.wrong() == []
+
+
 def test_what_others_have_written_runs_nowhere(chrome: Chrome, gateway: Gateway) -> None:
     tab = logged_in(chrome, gateway)
     key = fresh_key()
@@ -169,6 +226,10 @@ def test_what_others_have_written_runs_nowhere(chrome: Chrome, gateway: Gateway)
         shown = tab.run("[...document.querySelectorAll('#response ~ pre, section pre')].map(e => e.textContent).join()")
         assert shown.count(HOSTILE) == 2
         assert tab.run("document.querySelectorAll('main img, main script, main svg:not(.drawing)').length") == 0
+    for path in (*OF_DATABASE, aggregate(tab, gateway, HOSTILE)):
+        tab.open(address(gateway, path))
+        assert path.startswith("/projections") or HOSTILE in tab.run("document.querySelector('main').textContent")
+        assert tab.run("document.querySelectorAll('main img, main script, main svg').length") == 0, path
     for path in ("/routes", "/audit?operator=" + HOSTILE, "/unknown?route=" + HOSTILE, "/records?route=" + HOSTILE):
         tab.open(address(gateway, path))
         assert tab.run("document.querySelectorAll('main img, main script, main svg:not(.drawing)').length") == 0, path

@@ -8,6 +8,7 @@ from oncegate.app.cli.audit import audit, reason, reason_needed
 from oncegate.app.cli.database.options import create_tables, print_only, with_database
 from oncegate.app.cli.terminal import ago, output, print_lines
 from oncegate.app.cli.usage import end, json_output, redis_settings, settings_of
+from oncegate.app.operators.database_lines import RETRIED, SKIPPED, number_line
 
 if TYPE_CHECKING:
     from oncegate.sql.inbox.markers import Marker
@@ -179,7 +180,7 @@ def skip(consumer: str, aggregate: str, sequence: int, reason: str, database: st
     from oncegate.sql.order.waiting import OrderTables
 
     left = OrderTables(schema).skip(database, consumer, aggregate, sequence)
-    audit(f"number {sequence} of {aggregate} at {consumer}", "skipped", reason)
+    audit(number_line(consumer, aggregate, sequence), SKIPPED, reason)
     click.echo(f"skipped {sequence}, {left} parked behind it")
 
 
@@ -193,7 +194,7 @@ def retry(consumer: str, aggregate: str, database: str, schema: str | None, reas
     from oncegate.sql.order.waiting import OrderTables
 
     number = OrderTables(schema).retry(database, consumer, aggregate)
-    audit(f"number {number} of {aggregate} at {consumer}", "retried", reason)
+    audit(number_line(consumer, aggregate, number), RETRIED, reason)
     click.echo(f"{number} is tried again")
 
 

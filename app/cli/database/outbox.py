@@ -8,6 +8,7 @@ from oncegate.app.cli.audit import audit, reason, reason_needed
 from oncegate.app.cli.database.options import create_tables, print_only, with_database
 from oncegate.app.cli.terminal import MOST_OF_BODY, Columns, ago, output, plain, print_details, print_lines, print_table
 from oncegate.app.cli.usage import end, json_output
+from oncegate.app.operators.database_lines import DISCARDED, RETRIED, message_line, messages_line
 
 CREATE_HELP = """Create the tables of outboxes and of sequences, where they are not there yet.
 
@@ -108,7 +109,7 @@ def retry(numbers: tuple[int, ...], all_dead: bool, database: str, schema: str |
         end("give the ids of messages, or --all-dead")
     count = operators.retry(database, schema, numbers)
     if count:
-        audit(f"{count} of messages {', '.join(map(str, numbers)) or '(all dead)'} of the outbox", "retried", reason)
+        audit(messages_line(count, numbers), RETRIED, reason)
     click.echo(f"{count} of them are tried again")
 
 
@@ -123,7 +124,6 @@ def discard(number: int, reason: str, database: str, schema: str | None) -> None
     gone = operators.discard(database, schema, number)
     if gone is None:
         end(f"message {number}: it is not there, or published", 1)
-    place = "" if gone["aggregate"] is None else f", number {gone['sequence']} of {gone['aggregate']}"
-    what = f"{gone['id']} of {gone['outbox']} to {gone['topic']}{place}"
-    audit(f"message {what}", "discarded", reason)
+    what = message_line(gone)
+    audit(f"message {what}", DISCARDED, reason)
     print_lines([f"discarded {what}: {reason}"])

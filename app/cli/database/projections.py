@@ -9,6 +9,7 @@ from oncegate.app.cli.audit import audit, reason_needed
 from oncegate.app.cli.database.options import create_tables, print_only, while_running, with_database
 from oncegate.app.cli.terminal import Columns, ago, output, print_details, print_lines, print_table
 from oncegate.app.cli.usage import json_output
+from oncegate.app.operators.database_lines import SKIPPED, event_line
 
 PROJECT_HELP = """Apply the events of a table to read models, each once, in the transaction that keeps the position.
 
@@ -120,5 +121,5 @@ def skip(name: str, position: int, reason: str, database: str, schema: str | Non
     from oncegate.sql.projections import operators
 
     operators.skip(database, schema, name, position)
-    audit(f"position {position} of projection {name}", "skipped", reason)
+    audit(event_line(name, position), SKIPPED, reason)
     print_lines([f"skipped {position} of {name}"])

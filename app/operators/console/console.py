@@ -31,6 +31,7 @@ from oncegate.app.operators.console.frame import (
 )
 from oncegate.app.operators.console.sessions import SECONDS, Session, Sessions
 from oncegate.app.operators.console.sources import Sources
+from oncegate.app.operators.database_errors import ChangeRefused, DatabaseUnavailable, NotKept
 from oncegate.app.operators.pages.bearer import Bearer
 from oncegate.app.operators.records import NotARecord
 from oncegate.cache.errors import CacheError, RecordUnreadable
@@ -44,6 +45,7 @@ _FORGED: Final = "The form is not of this session, which may have ended. Nothing
 _FOREIGN: Final = "A page of another origin has sent this. Nothing was changed."
 _OVER: Final = "Your session is over, or was logged out. Nothing was changed."
 _WRONG: Final = "That is no operator's token of this gateway."
+_PERHAPS: Final = ". Nobody knows whether the change was made: look before you repeat it."
 _LOG_IN, _LOG_OUT = "/log-in", "/log-out"
 
 
@@ -181,12 +183,16 @@ class Console:
 
 
 def _pages(sources: Sources) -> list[ConsolePage]:
-    """All pages, in the order of the menu; those of commands where there are streams."""
+    """All pages, in the order of the menu; those of commands where there are streams, and of a database where one is given."""
     pages = [*overview.PAGES, *find.PAGES, *records.PAGES, *record.PAGES, *unknown.PAGES, *all_unknown.PAGES]
     if sources.streams:
         from oncegate.app.operators.console import commands  # loads redis-py's client
 
         pages += commands.PAGES
+    if sources.database is not None:
+        from oncegate.app.operators.console import order, outbox, projections
+
+        pages += [*order.PAGES, *outbox.PAGES, *projections.PAGES]
     return [*pages, *routes.PAGES, *audit.PAGES]
 
 
@@ -204,6 +210,13 @@ async def _made(page: ConsolePage, visit: Visit) -> Response:
     except CacheError as error:
         log.warning("the cache is unavailable to an operator: %s", error)
         status, why = 503, f"The cache can't be reached: {error}"
+    except DatabaseUnavailable as error:
+        log.warning("the database is unavailable to an operator: %s", error)
+        status, why = 503, f"{error}{_PERHAPS if error.is_silent and page.changes else ''}"
+    except NotKept as error:
+        status, why = 404, str(error)
+    except ChangeRefused as error:
+        status, why = 409, f"{error}. Nothing was changed."
     return visit.page("not-made.html", HTTPStatus(status).phrase, status, why=why)
 
 

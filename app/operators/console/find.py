@@ -1,6 +1,10 @@
-"""One box that takes anything by which a record is known: its id, as problems and logs have it, a key, or a trace's id."""
+"""One box that takes anything by which a record is known: its id, as problems and logs have it, a key, or a trace's id.
+
+Where the consumers' database is given, an aggregate's id too, and that of a message of an outbox.
+"""
 
 import re
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from starlette.responses import Response
@@ -18,7 +22,7 @@ _TRACE: Final = re.compile(r"(?:00-)?([0-9a-f]{32})(?:-[0-9a-f]{16}-[0-9a-f]{2})
 
 async def box(visit: Visit) -> Response:
     """The box."""
-    return visit.page("find.html", "Find", what="", rows=None, notes=[])
+    return _page(visit)
 
 
 async def find(visit: Visit) -> Response:
@@ -29,9 +33,26 @@ async def find(visit: Visit) -> Response:
     if len(what) > _MOST:
         raise PageRefused(400, f"That is longer than {_MOST} characters, and no key or id.")
     rows, notes = await _records(visit, what)
-    if len(rows) == 1:
+    kept: dict[str, Any] = {}
+    if visit.sources.database is not None:
+        from oncegate.app.operators.console.in_database import found_in_database
+
+        kept, more = await found_in_database(visit.sources.database, what)
+        notes += more
+    if len(rows) == 1 and not kept:
         return visit.to(f"/records/{rows[0]['id']}")
-    return visit.page("find.html", "Find", what=what, rows=rows[:MOST_ROWS], notes=notes)
+    return _page(visit, what, rows[:MOST_ROWS], notes, kept)
+
+
+def _page(
+    visit: Visit,
+    what: str = "",
+    rows: list[dict[str, Any]] | None = None,
+    notes: Sequence[str] = (),
+    kept: Mapping[str, Any] | None = None,
+) -> Response:
+    has_database = visit.sources.database is not None
+    return visit.page("find.html", "Find", what=what, rows=rows, notes=notes, kept=kept, has_database=has_database)
 
 
 async def _records(visit: Visit, what: str) -> tuple[list[dict[str, Any]], list[str]]:

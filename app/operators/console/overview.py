@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from oncegate.app.operators.console.frame import ConsolePage, Visit
 from oncegate.app.operators.console.sources import Sources
+from oncegate.app.operators.database_errors import DatabaseUnavailable
 from oncegate.app.operators.newest import Chosen, newest
 from oncegate.cache.errors import CacheError
 
@@ -29,13 +30,13 @@ COLUMNS: Final = {
 async def overview(visit: Visit) -> Response:
     """What needs a person? What is up?"""
     sources = visit.sources
-    (_, ready), found, recent, up, cache, streams = await asyncio.gather(
+    (_, ready), found, recent, up, cache, (database, streams) = await asyncio.gather(
         sources.readiness.check(),
         _unknown(sources),
         sources.recent.listing(MINUTES),
         _processes(sources),
         sources.standing.of_cache(),
-        asyncio.gather(*[_stream(sources, name) for name in sources.streams]),
+        asyncio.gather(_database(sources), asyncio.gather(*[_stream(sources, name) for name in sources.streams])),
     )
     return visit.page(
         "overview.html",
@@ -43,6 +44,7 @@ async def overview(visit: Visit) -> Response:
         ready=ready,
         found=found,
         streams=streams,
+        database=database,
         gauges=sources.gauges(),
         columns=[*COLUMNS, OTHER],
         recent=recent,
@@ -77,6 +79,16 @@ async def _processes(sources: Sources) -> dict[str, Any]:
     try:
         return await sources.standing.processes()
     except CacheError as error:
+        return {"failed": str(error)}
+
+
+async def _database(sources: Sources) -> dict[str, Any]:
+    """What waits in the consumers' database; nothing, where none is given."""
+    if sources.database is None:
+        return {}
+    try:
+        return await sources.database.totals(at_a_glance=True)
+    except DatabaseUnavailable as error:
         return {"failed": str(error)}
 
 

@@ -4,13 +4,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from oncegate.app.operators.audit import Author
 from oncegate.app.operators.audit_lines import AuditLines
+from oncegate.app.operators.database_changes import DatabaseChanges
 from oncegate.app.operators.readiness import Readiness
 from oncegate.app.operators.records import Records
 from oncegate.app.operators.standing import Standing
 from oncegate.app.telemetry.recent import RecentDecisions
 
 if TYPE_CHECKING:
+    from oncegate.app.operators.database import OperatorsDatabase
     from oncegate.app.operators.dead_letters import OpenCommands
 
 
@@ -31,5 +34,19 @@ class Sources:
     streams: "Mapping[str, OpenCommands]"
     standing: Standing
     audit: AuditLines | None = None
+    database: "OperatorsDatabase | None" = None
+    """The consumers' one."""
     own_port: bool = False
     """Whether operators have a port of their own: then the console's address is not the one that requests go to."""
+
+
+def database_of(sources: Sources) -> "OperatorsDatabase":
+    """The consumers' database, of pages that are there where one is given. Raises ``LookupError``."""
+    if sources.database is None:
+        raise LookupError("no database is given")
+    return sources.database
+
+
+def changes_of(sources: Sources, author: Author) -> DatabaseChanges:
+    """What the ``author`` changes there."""
+    return DatabaseChanges(database_of(sources), sources.audit, author)

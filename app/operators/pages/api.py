@@ -12,8 +12,10 @@ from starlette.exceptions import HTTPException
 
 from oncegate.app.operators.audit import OPERATOR
 from oncegate.app.operators.audit_lines import AuditLines
+from oncegate.app.operators.database_errors import ChangeRefused, DatabaseUnavailable, NotKept
 from oncegate.app.operators.pages import audit as audit_page
 from oncegate.app.operators.pages import commands, description, models
+from oncegate.app.operators.pages import database as database_page
 from oncegate.app.operators.pages import decisions as decisions_page
 from oncegate.app.operators.pages import records as records_page
 from oncegate.app.operators.pages import reload as reload_page
@@ -35,6 +37,7 @@ from oncegate.middleware.http.cors import CrossOrigin
 from oncegate.middleware.rules.errors import KeyInvalid, PayloadTooLarge, RequestTimeout
 
 if TYPE_CHECKING:
+    from oncegate.app.operators.database import OperatorsDatabase
     from oncegate.app.operators.dead_letters import OpenCommands
 
 log = logging.getLogger("oncegate.records")
@@ -47,8 +50,8 @@ _NOBODY = (
     "oncegate token), or the operators a port of their own (ops_port), or open it to everybody who reaches the gateway: "
     'public = ["metrics", "policy", "docs"].'
 )
-_READ_BY_POST = "/records/find"
-"""It changes nothing: a POST, since a key is in it."""
+_READ_BY_POST = ("/records/find", "/inbox/find", "/outbox/find")
+"""They change nothing: a POST, since a key is in it, or an aggregate's id."""
 
 router = APIRouter()
 
@@ -135,6 +138,7 @@ def create_app(
     audit: AuditLines | None = None,
     recent: RecentDecisions | None = None,
     standing: Standing | None = None,
+    database: "OperatorsDatabase | None" = None,
     cors: CrossOrigin | None = None,
     guarded: frozenset[str] = frozenset(FOR_OPERATORS),
     console: App | None = None,
@@ -143,8 +147,8 @@ def create_app(
     """The app, whose paths begin behind the prefix.
 
     ``metrics`` formats them as an ``Accept`` header asks; ``policy`` makes what is published about keys. Where ``records``,
-    ``statuses``, ``streams``, ``reload``, ``audit``, ``recent`` or ``standing`` are not given, their paths don't exist; without
-    ``operators`` only statuses may.
+    ``statuses``, ``streams``, ``reload``, ``audit``, ``recent``, ``standing`` or ``database`` are not given, their paths don't
+    exist; without ``operators`` only statuses may.
     ``cors`` says which scripts may read commands' statuses; ``guarded`` are the paths that need an operator's token. ``console``
     answers what is below ``console``, and browsers at the prefix itself. What stands in one of the headers ``unshown`` is no
     request's id.
@@ -156,6 +160,7 @@ def create_app(
     app.state.unshown = unshown
     app.state.records, app.state.statuses, app.state.streams, app.state.reload = records, statuses, streams, reload
     app.state.audit, app.state.recent, app.state.standing = audit, recent, standing
+    app.state.database = database
     for each in routers(
         statuses=statuses is not None,
         records=operators is not None and records is not None,
@@ -164,6 +169,7 @@ def create_app(
         audit=operators is not None and audit is not None,
         decisions=operators is not None and recent is not None,
         standing=operators is not None and standing is not None,
+        database=operators is not None and database is not None,
     ):
         app.include_router(each)
     app.add_middleware(
@@ -181,6 +187,7 @@ def routers(
     audit: bool = True,
     decisions: bool = True,
     standing: bool = True,
+    database: bool = True,
 ) -> list[APIRouter]:
     """The routers of all operations, or without those that a gateway does not have."""
     found = [router, problem_pages]
@@ -199,6 +206,8 @@ def routers(
         found.append(decisions_page.router)
     if standing:
         found.append(standing_page.router)
+    if database:
+        found += database_page.routers
     if reload:
         found.append(reload_page.router)
     return found
@@ -252,7 +261,7 @@ class _BeforeRoutes:
             refusal = problem(401, "This needs the operators' bearer token.", headers={"www-authenticate": REALM})
             await refusal(scope, receive, send)
             return
-        if not token.writes and scope["method"] != "GET" and scope["path"] != _READ_BY_POST:
+        if not token.writes and scope["method"] != "GET" and scope["path"] not in _READ_BY_POST:
             await problem(403, f"The token of {token.name} is for reading.")(scope, receive, send)
             return
         scope = {**scope, OPERATOR: token.name}
@@ -324,6 +333,19 @@ async def _unavailable(_: Request, error: CacheError) -> Response:
     return unavailable(str(error))
 
 
+async def _no_database(_: Request, error: DatabaseUnavailable) -> Response:
+    log.warning("the database is unavailable to an operator: %s", error)
+    return unavailable(str(error), "Database Unavailable")
+
+
+async def _not_kept(_: Request, error: NotKept) -> Response:
+    return problem(404, str(error))
+
+
+async def _refused_change(_: Request, error: ChangeRefused) -> Response:
+    return problem(409, str(error))
+
+
 _EXCEPTION_HANDLERS: dict[int | type[Exception], Callable[[Request, Any], Coroutine[Any, Any, Response]]] = {
     HTTPException: _refused,
     RequestValidationError: _invalid,
@@ -331,4 +353,7 @@ _EXCEPTION_HANDLERS: dict[int | type[Exception], Callable[[Request, Any], Corout
     KeyInvalid: _wrong,
     RecordUnreadable: _unreadable,
     CacheError: _unavailable,
+    DatabaseUnavailable: _no_database,
+    NotKept: _not_kept,
+    ChangeRefused: _refused_change,
 }

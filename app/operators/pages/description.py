@@ -41,8 +41,8 @@ _OPERATOR = {
     "type": "http",
     "scheme": "bearer",
     "description": (
-        "An operator's token (admin_tokens, or ONCEGATE_ADMIN_TOKEN); without any, records/, dead-letters/ and reload/ do not "
-        "exist. metrics, policy and docs need none where the setting public names them, nor on ops_port"
+        "An operator's token (admin_tokens, or ONCEGATE_ADMIN_TOKEN); without any, records/, dead-letters/, inbox/ and its like, "
+        "and reload/ do not exist. metrics, policy and docs need none where the setting public names them, nor on ops_port"
     ),
 }
 _ON_ALL = {

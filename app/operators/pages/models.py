@@ -213,6 +213,7 @@ class OperationProblem(_Sent):
         "Content Too Large",
         "Record Unreadable",
         "Cache Unavailable",
+        "Database Unavailable",
     ]
     status: Literal[400, 401, 403, 404, 405, 408, 409, 413, 500, 503]
     detail: str | Missing = None

@@ -14,7 +14,20 @@ from oncegate.app.settings.gateway import PublicPage
 from oncegate.middleware.http.asgi import App, Message, Receive, Scope, Send, respond
 from oncegate.middleware.outcome.responses import date
 
-FOR_OPERATORS = ("records", "dead-letters", "streams", "audit", "decisions", "processes", "cache", "settings", "reload")
+OF_DATABASE = ("database", "inbox", "outbox", "projections")
+"""The paths about the consumers' database, which exist where one is given."""
+FOR_OPERATORS = (
+    "records",
+    "dead-letters",
+    "streams",
+    "audit",
+    "decisions",
+    "processes",
+    "cache",
+    "settings",
+    "reload",
+    *OF_DATABASE,
+)
 """The paths that always need an operator's token. They end with a slash."""
 CHOSEN: dict[PublicPage, tuple[str, ...]] = {
     "metrics": ("metrics",),

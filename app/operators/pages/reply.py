@@ -46,9 +46,9 @@ class ProblemReply(Response):
         await super().__call__(scope, receive, send)
 
 
-def unavailable(detail: str) -> Response:
-    """The answer where the cache can't be reached."""
-    return problem(503, detail, headers={"retry-after": "1"})
+def unavailable(detail: str, title: str = "") -> Response:
+    """The answer where the cache can't be reached, or what ``title`` says."""
+    return problem(503, detail, title, headers={"retry-after": "1"})
 
 
 _TITLES = {413: "Content Too Large", 503: "Cache Unavailable"}
@@ -75,3 +75,4 @@ LARGE = answer(413, "The body is larger than 8 MiB.")
 NO_STREAM = answer(404, "No route of this gateway is asynchronous.")
 DAMAGED = answer(500, "It is damaged, or of a newer version.")
 NO_CACHE = answer(503, "The cache can't be reached.")
+NO_DATABASE = answer(503, "The database can't be reached, does not answer in time, or refuses.")

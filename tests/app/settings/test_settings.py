@@ -93,6 +93,7 @@ def test_the_defaults_are_those_of_the_contract() -> None:
         "prefix": "/_oncegate",
         "ops_port": 0,
         "public": (),
+        "ops_database": "",
         "tracing": False,
         "routes": (),
     }

@@ -5,14 +5,16 @@ import shlex
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
-from sqlalchemy import URL, Connection, Engine, Table, create_engine, inspect, make_url
+from sqlalchemy import URL, Connection, Engine, Table, create_engine, inspect, make_url, text
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from oncegate.sql.database.errors import is_crossed, is_of_database, reason_of
+from oncegate.sql.database.terms import milliseconds
 from oncegate.sql.database.types import DIALECTS
 
 Result = TypeVar("Result")
@@ -34,6 +36,34 @@ class NotDone(Exception):
     def __init__(self, text: str, *, usage: bool = False) -> None:
         super().__init__(text)
         self.usage = usage
+
+
+class NotInDatabase(NotDone):
+    """There is no such table, or nothing of that name in it."""
+
+
+class DatabaseFailed(NotDone):
+    """The database can't be reached, or refuses: ``reason``, without its URL."""
+
+    def __init__(self, where: str, reason: str) -> None:
+        super().__init__(f"{where}: {reason}")
+        self.reason = reason
+
+
+class DatabaseSilent(DatabaseFailed):
+    """It has not answered in time: a change may have been made."""
+
+
+@dataclass(frozen=True, slots=True)
+class BoundedDatabase:
+    """A database by its ``url``, whose steps end after so many ``seconds``, connecting included. `DatabaseSilent` then."""
+
+    url: str
+    seconds: float
+
+
+Database = str | BoundedDatabase
+"""A database by its URL, for as long as it takes, or for no longer than given."""
 
 
 def database_url(database: str) -> URL:
@@ -59,7 +89,7 @@ async def connected(database: str, *, makes: bool = False) -> AsyncIterator[Asyn
     """
     url = database_url(database)
     if not makes and url.get_dialect().name == "sqlite" and not _is_there(url):
-        raise NotDone(f"{url.render_as_string()}: there is no such file")
+        raise DatabaseFailed(url.render_as_string(), "there is no such file")
     engine: AsyncEngine | Engine | None = None
     try:
         name = _CONNECT_TIMEOUTS.get(url.get_dialect().driver)
@@ -72,7 +102,7 @@ async def connected(database: str, *, makes: bool = False) -> AsyncIterator[Asyn
     except Exception as error:
         if not is_of_database(error):
             raise
-        raise NotDone(f"{url.render_as_string()}: {reason_of(error)}") from None
+        raise DatabaseFailed(url.render_as_string(), reason_of(error)) from None
     finally:
         if isinstance(engine, AsyncEngine):
             await engine.dispose()
@@ -93,7 +123,7 @@ async def in_transaction(engine: AsyncEngine | Engine, step: Callable[[Connectio
     return await asyncio.to_thread(run)
 
 
-def in_database(database: str, step: Callable[[Connection], Result], *, makes: bool = False) -> Result:
+def in_database(database: Database, step: Callable[[Connection], Result], *, makes: bool = False) -> Result:
     """The result of ``step`` in a transaction of its own. Raises `NotDone`, as `connected` does.
 
     Consumers lock the same rows in orders of their own. Where a deadlock or a failed serialization undoes the transaction,
@@ -101,29 +131,45 @@ def in_database(database: str, step: Callable[[Connection], Result], *, makes: b
     stands still for as long.
     """
 
-    async def run() -> Result:
-        async with connected(database, makes=makes) as engine:
-            for _ in range(MOST_ATTEMPTS - 1):
-                try:
-                    return await in_transaction(engine, step)
-                except Exception as error:
-                    if not is_crossed(error):
-                        raise
-            return await in_transaction(engine, step)
-
+    work = _in_time(database, step) if isinstance(database, BoundedDatabase) else _run(database, step, makes=makes)
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(run())
+        return asyncio.run(work)
     with ThreadPoolExecutor(1) as pool:  # one loop per thread
-        return pool.submit(asyncio.run, run()).result()
+        return pool.submit(asyncio.run, work).result()
+
+
+async def _run(database: str, step: Callable[[Connection], Result], *, makes: bool = False) -> Result:
+    async with connected(database, makes=makes) as engine:
+        for _ in range(MOST_ATTEMPTS - 1):
+            try:
+                return await in_transaction(engine, step)
+            except Exception as error:
+                if not is_crossed(error):
+                    raise
+        return await in_transaction(engine, step)
+
+
+async def _in_time(database: BoundedDatabase, step: Callable[[Connection], Result]) -> Result:
+    def bounded(connection: Connection) -> Result:
+        if connection.dialect.name == "postgresql":  # which goes on with a statement that nobody waits for
+            connection.execute(text(f"SET LOCAL statement_timeout = {milliseconds(database.seconds)}"))
+        return step(connection)
+
+    try:
+        async with asyncio.timeout(database.seconds):
+            return await _run(database.url, bounded)
+    except TimeoutError:
+        where = database_url(database.url).render_as_string()
+        raise DatabaseSilent(where, f"no answer within {database.seconds:g} s") from None
 
 
 def check_there(connection: Connection, *tables: Table, group: str = "inbox") -> None:
-    """Raises `NotDone`, with the command of ``group`` that makes it, where one of them is missing."""
+    """Raises `NotInDatabase`, with the command of ``group`` that makes it, where one of them is missing."""
     for table in tables:
         if not inspect(connection).has_table(table.name, schema=table.schema):
-            raise NotDone(f"there is no table {table.fullname}: {create_command(table, group)}")
+            raise NotInDatabase(f"there is no table {table.fullname}: {create_command(table, group)}")
 
 
 def create_command(table: Table, group: str) -> str:

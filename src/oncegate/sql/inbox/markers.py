@@ -6,7 +6,7 @@ from datetime import datetime
 from sqlalchemy import Connection, MetaData, Table, select
 
 from oncegate.middleware.consumers.sql_interface import RECORD_ID, Delivery, Digests, KeyInvalid
-from oncegate.sql.database.access import NotDone, check_there, in_database
+from oncegate.sql.database.access import Database, NotDone, check_there, in_database
 from oncegate.sql.database.types import utc
 from oncegate.sql.inbox.arguments import record_of
 from oncegate.sql.inbox.stats import consumers
@@ -39,7 +39,7 @@ def records_of(key: str, caller: str, digests: Digests) -> list[str]:
         raise NotDone(str(error), usage=True) from None
 
 
-def find(database: str, schema: str | None, key: str, caller: str, digests: Digests) -> tuple[str, list[Marker]]:
+def find(database: Database, schema: str | None, key: str, caller: str, digests: Digests) -> tuple[str, list[Marker]]:
     """The record's id and the markers of a message by its key, which may be that id. Raises `NotDone`.
 
     While two secrets are in use, a consumer's marker by the first one counts, and the id is that of the first marker.

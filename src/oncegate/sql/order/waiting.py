@@ -1,7 +1,7 @@
 """Aggregates that wait for a number: which, for which one, since when; and what an operator does about it."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -22,7 +22,7 @@ from sqlalchemy import (
 )
 
 from oncegate.middleware.consumers.sql_interface import NotRetryable
-from oncegate.sql.database.access import NotDone, check_there, command_line, in_database
+from oncegate.sql.database.access import Database, NotDone, check_there, command_line, in_database
 from oncegate.sql.database.errors import SequenceInvalid
 from oncegate.sql.database.findings import LONG_SECONDS, DatabaseFinding, table_findings, unreadable
 from oncegate.sql.database.terms import clock
@@ -48,7 +48,7 @@ class Waiting:
 
     Where that message has failed for good, ``record`` is its id (empty without a key), ``reason`` its last error; both are
     ``None`` where it is not here. ``early`` is the highest number that came early and stays with its broker; 0 where what came is
-    parked.
+    parked. ``digest`` is that of the aggregate's id.
     """
 
     consumer: str
@@ -60,10 +60,22 @@ class Waiting:
     attempts: int = 0
     reason: str | None = None
     early: int = 0
+    digest: bytes = field(default=b"", repr=False)
 
     def as_json(self) -> dict[str, Any]:
         """The members of an aggregate that waits."""
-        return asdict(self) | {"since": self.since.isoformat()}
+        members = asdict(self) | {"since": self.since.isoformat()}
+        del members["digest"]
+        return members
+
+    @property
+    def place(self) -> "WaitingPlace":
+        """Its place among all that wait: those that have waited the longest come first."""
+        return self.since, self.consumer, self.digest
+
+
+WaitingPlace = tuple[datetime, str, bytes]
+"""Since when an aggregate waits, its consumer, and its digest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,42 +105,74 @@ class OrderTables:
         self._order = order_table(metadata, schema)
         self._parked = parked_table(metadata, schema)
 
-    def waiting(self, database: str) -> list[Waiting]:
-        """Aggregates that wait, in the database of a URL, the one with the oldest message first. Raises `NotDone`."""
-        return in_database(database, self._waiting)
+    def waiting(
+        self,
+        database: Database,
+        *,
+        most: int = MOST_SHOWN,
+        after: WaitingPlace | None = None,
+        aggregate: str | bytes | None = None,
+    ) -> list[Waiting]:
+        """Aggregates that wait, in a database, the one with the oldest message first; those behind ``after``, or of one
+        ``aggregate``, by its id or by the digest of that. Raises `NotDone`.
+        """
+        chosen = None if aggregate is None else _digest(aggregate)
+        return in_database(database, lambda connection: self._waiting(connection, most, after, chosen))
 
-    def skip(self, database: str, consumer: str, aggregate: str, sequence: int) -> int:
+    def skip(self, database: Database, consumer: str, aggregate: str | bytes, sequence: int) -> int:
         """Count a number as applied that never comes; how many are parked behind it. Raises `NotDone`."""
-        return in_database(database, lambda connection: self._skip(connection, consumer, _digest(aggregate), sequence))
+        chosen = _digest(aggregate)
+        return in_database(database, lambda connection: self._skip(connection, consumer, chosen, sequence))
 
-    def retry(self, database: str, consumer: str, aggregate: str) -> int:
+    def retry(self, database: Database, consumer: str, aggregate: str | bytes) -> int:
         """Have a parked message that has failed for good tried again; its number. Raises `NotDone`."""
-        return in_database(database, lambda connection: self._retry(connection, consumer, _digest(aggregate)))
+        chosen = _digest(aggregate)
+        return in_database(database, lambda connection: self._retry(connection, consumer, chosen))
 
-    def _waiting(self, connection: Connection) -> list[Waiting]:
+    def _waiting(
+        self, connection: Connection, most: int, after: WaitingPlace | None, aggregate: bytes | None
+    ) -> list[Waiting]:
         check_there(connection, self._order, self._parked)
         order, parked = self._order.c, self._parked.c
         same = and_(order.consumer == parked.consumer, order.aggregate == parked.aggregate, parked.applied.is_(False))
         grouped = (order.consumer, order.aggregate, order.sequence)
         behind = func.count().filter(parked.sequence > order.sequence + 1)
-        since, name = func.min(parked.parked_at).label("since"), func.min(parked.aggregate_id).label("name")
-        query = select(*grouped, since, name, behind.label("behind")).join_from(self._parked, self._order, same)
-        rows = connection.execute(query.group_by(*grouped).order_by("since").limit(MOST_SHOWN)).all()
-        shown = [self._shown(connection, row) for row in rows]
-        columns = (order.consumer, order.early_aggregate, order.sequence, order.early_since, order.early)
-        early = select(*columns).where(_stays_early(self._order)).order_by(order.early_since).limit(MOST_SHOWN)
-        shown += [
-            Waiting(consumer, name, sequence + 1, utc(since), 0, early=number)
-            for consumer, name, sequence, since, number in connection.execute(early)
+        since, name = func.min(parked.parked_at), func.min(parked.aggregate_id)
+        query = select(*grouped, since.label("since"), name.label("name"), behind.label("behind"))
+        query = query.join_from(self._parked, self._order, same).group_by(*grouped)
+        columns = (
+            order.consumer,
+            order.aggregate,
+            order.early_aggregate,
+            order.sequence,
+            order.early_since,
+            order.early,
+        )
+        early = select(*columns).where(_stays_early(self._order))
+        if aggregate is not None:
+            query, early = query.where(order.aggregate == aggregate), early.where(order.aggregate == aggregate)
+        if after is not None:
+            query, early = (
+                query.having(_behind(after, since, order)),
+                early.where(_behind(after, order.early_since, order)),
+            )
+        rows = connection.execute(query.order_by(since, order.consumer, order.aggregate).limit(most)).all()
+        found = [self._shown(connection, row) for row in rows]
+        early = early.order_by(order.early_since, order.consumer, order.aggregate).limit(most)
+        found += [
+            Waiting(consumer, name, sequence + 1, utc(since), 0, early=number, digest=digest)
+            for consumer, digest, name, sequence, since, number in connection.execute(early)
         ]
-        return sorted(shown, key=lambda each: each.since)[:MOST_SHOWN]
+        return sorted(found, key=lambda each: each.place)[:most]
 
     def _shown(self, connection: Connection, row: Row[Any]) -> Waiting:
         parked, number = self._parked.c, row.sequence + 1
         its = and_(parked.consumer == row.consumer, parked.aggregate == row.aggregate, parked.sequence == number)
         head = connection.execute(select(parked.message, parked.attempts, parked.reason).where(its)).first()
-        of_head = () if head is None else (head.message or "", head.attempts, head.reason)
-        return Waiting(row.consumer, row.name, number, utc(row.since), row.behind, *of_head)
+        found = Waiting(row.consumer, row.name, number, utc(row.since), row.behind, digest=row.aggregate)
+        if head is None:
+            return found
+        return replace(found, record=head.message or "", attempts=head.attempts, reason=head.reason)
 
     def _skip(self, connection: Connection, consumer: str, aggregate: bytes, sequence: int) -> int:
         check_there(connection, self._order, self._parked)
@@ -174,6 +218,13 @@ class OrderTables:
         return and_(table.c.consumer == consumer, table.c.aggregate == aggregate)
 
 
+def _behind(place: WaitingPlace, since: ColumnElement[Any], order: Any) -> ColumnElement[bool]:
+    """Whether an aggregate that waits ``since`` comes behind ``place``."""
+    at, consumer, aggregate = place
+    last = and_(order.consumer == consumer, order.aggregate > aggregate)
+    return or_(since > at, and_(since == at, or_(order.consumer > consumer, last)))
+
+
 def _stays_early(order: Table) -> ColumnElement[bool]:
     """Rows of aggregates that wait for a number, and have nothing parked: what came early stays with its broker."""
     columns = order.c
@@ -217,7 +268,10 @@ def order_findings(connection: Connection, schema: str | None) -> list[DatabaseF
     return found + (waiting or [DatabaseFinding("order", "good", "no aggregate waits for a number")])
 
 
-def _digest(aggregate: str) -> bytes:
+def _digest(aggregate: str | bytes) -> bytes:
+    """The digest of an id; what is one already, itself. Raises `NotDone`."""
+    if isinstance(aggregate, bytes):
+        return aggregate
     try:
         return digest(aggregate)
     except SequenceInvalid as error:

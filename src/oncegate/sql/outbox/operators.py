@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import orjson
-from sqlalchemy import Connection, MetaData, Row, Table, delete, or_, select, update
+from sqlalchemy import ColumnElement, Connection, MetaData, Row, Select, Table, delete, func, or_, select, update
 
-from oncegate.sql.database.access import check_there, in_database
+from oncegate.sql.database.access import Database, check_there, in_database
 from oncegate.sql.database.types import utc
 from oncegate.sql.outbox.tables import outbox_table
 
@@ -18,12 +18,23 @@ OutboxRow = dict[str, Any]
 
 
 def rows(
-    database: str, schema: str | None, *, outbox: str | None, aggregate: str | None, held: bool, most: int
+    database: Database,
+    schema: str | None,
+    *,
+    outbox: str | None = None,
+    aggregate: str | None = None,
+    held: bool = False,
+    most: int,
+    after: int = 0,
 ) -> list[OutboxRow]:
-    """The oldest messages that are not published; with ``held``, those that were refused or are dead."""
+    """The oldest messages that are not published, behind that of the id ``after``; with ``held``, those that were refused or
+    are dead.
+    """
 
     def read(connection: Connection, table: Table) -> list[OutboxRow]:
-        query = select(table).where(table.c.published_at.is_(None)).order_by(table.c.id).limit(most)
+        query = _described(table).where(table.c.published_at.is_(None)).order_by(table.c.id).limit(most)
+        if after:
+            query = query.where(table.c.id > after)
         if outbox is not None:
             query = query.where(table.c.outbox == outbox)
         if aggregate is not None:
@@ -35,17 +46,17 @@ def rows(
     return _in_outbox(database, schema, read)
 
 
-def find(database: str, schema: str | None, number: int) -> tuple[OutboxRow, bytes] | None:
+def find(database: Database, schema: str | None, number: int) -> tuple[OutboxRow, bytes] | None:
     """The message with this id, and its body."""
 
     def read(connection: Connection, table: Table) -> tuple[OutboxRow, bytes] | None:
-        found = connection.execute(select(table).where(table.c.id == number)).one_or_none()
+        found = connection.execute(_described(table, table.c.body).where(table.c.id == number)).one_or_none()
         return None if found is None else (_message(found), bytes(found.body))
 
     return _in_outbox(database, schema, read)
 
 
-def retry(database: str, schema: str | None, numbers: Sequence[int]) -> int:
+def retry(database: Database, schema: str | None, numbers: Sequence[int]) -> int:
     """Have messages tried at once, and with as many attempts as a new one; all that are dead, if none are named. How many."""
 
     def change(connection: Connection, table: Table) -> int:
@@ -56,17 +67,18 @@ def retry(database: str, schema: str | None, numbers: Sequence[int]) -> int:
     return _in_outbox(database, schema, change)
 
 
-def discard(database: str, schema: str | None, number: int) -> OutboxRow | None:
+def discard(database: Database, schema: str | None, number: int) -> OutboxRow | None:
     """Delete a message that is not published: what is behind it in its aggregate goes on. What it was."""
 
     def change(connection: Connection, table: Table) -> OutboxRow | None:
         chosen = (table.c.id == number, table.c.published_at.is_(None))
-        return next(map(_message, connection.execute(delete(table).where(*chosen).returning(*table.c))), None)
+        gone = delete(table).where(*chosen).returning(*_columns(table))
+        return next(map(_message, connection.execute(gone)), None)
 
     return _in_outbox(database, schema, change)
 
 
-def _in_outbox(database: str, schema: str | None, step: Callable[[Connection, Table], Result]) -> Result:
+def _in_outbox(database: Database, schema: str | None, step: Callable[[Connection, Table], Result]) -> Result:
     """The result of ``step`` in a transaction of its own."""
     table = outbox_table(MetaData(), schema)
 
@@ -75,6 +87,15 @@ def _in_outbox(database: str, schema: str | None, step: Callable[[Connection, Ta
         return step(connection, table)
 
     return in_database(database, run)
+
+
+def _described(table: Table, *more: ColumnElement[Any]) -> Select[Any]:
+    return select(*_columns(table), *more)
+
+
+def _columns(table: Table) -> list[ColumnElement[Any]]:
+    """All but the body, of which a list needs the size alone."""
+    return [*(column for column in table.c if column.name != "body"), func.length(table.c.body).label("body_bytes")]
 
 
 def _message(row: Row[Any]) -> OutboxRow:
@@ -93,5 +114,5 @@ def _message(row: Row[Any]) -> OutboxRow:
         "refusal": row.refusal,
         "correlation": row.correlation,
         "headers": orjson.loads(row.headers) if row.headers else {},
-        "body_bytes": len(row.body),
+        "body_bytes": row.body_bytes,
     }

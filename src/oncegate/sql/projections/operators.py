@@ -9,7 +9,7 @@ import orjson
 from sqlalchemy import BigInteger, Column, Connection, MetaData, Row, Table, inspect, select, text, update
 from sqlalchemy.exc import SQLAlchemyError
 
-from oncegate.sql.database.access import NotDone, check_there, command_line, in_database
+from oncegate.sql.database.access import Database, NotDone, NotInDatabase, check_there, command_line, in_database
 from oncegate.sql.database.findings import LONG_SECONDS, DatabaseFinding, table_findings, unreadable
 from oncegate.sql.database.terms import wait_limit
 from oncegate.sql.database.types import utc
@@ -61,20 +61,20 @@ class Standing:
         return DatabaseFinding("projection", "good", line)
 
 
-def standings(database: str, schema: str | None) -> list[Standing]:
+def standings(database: Database, schema: str | None) -> list[Standing]:
     """Those of all projections, by name."""
     return _in_projections(database, schema, _standings)
 
 
-def find(database: str, schema: str | None, name: str) -> Standing:
+def find(database: Database, schema: str | None, name: str) -> Standing:
     """That of one."""
     found = [each for each in standings(database, schema) if each.name == name]
     if not found:
-        raise NotDone(f"there is no projection {name}: it has never run here")
+        raise NotInDatabase(f"there is no projection {name}: it has never run here")
     return found[0]
 
 
-def skip(database: str, schema: str | None, name: str, position: int) -> None:
+def skip(database: Database, schema: str | None, name: str, position: int) -> None:
     """Have the event at ``position``, at which the projection stands, passed without being applied."""
 
     def change(connection: Connection, table: Table) -> None:
@@ -85,7 +85,7 @@ def skip(database: str, schema: str | None, name: str, position: int) -> None:
         locked = update(table).where(its).values(name=table.c.name).returning(table.c.failed_position, table.c.ahead)
         row = connection.execute(locked).one_or_none()
         if row is None:
-            raise NotDone(f"there is no projection {name}: it has never run here")
+            raise NotInDatabase(f"there is no projection {name}: it has never run here")
         if row.failed_position != position:
             at = "at no event" if row.failed_position is None else f"at position {row.failed_position}"
             raise NotDone(f"{name} stands {at}: only the event at which it stands can be skipped")
@@ -109,7 +109,7 @@ def projection_findings(connection: Connection, schema: str | None) -> list[Data
     return found + [each.finding(schema) for each in _standings(connection, table)]
 
 
-def _in_projections(database: str, schema: str | None, step: Callable[[Connection, Table], Result]) -> Result:
+def _in_projections(database: Database, schema: str | None, step: Callable[[Connection, Table], Result]) -> Result:
     """The result of ``step`` in a transaction of its own."""
     table = projection_table(MetaData(), schema)
 
