@@ -14,7 +14,7 @@ import pytest
 from oncegate.app.settings.admin_tokens import AdminToken
 from oncegate.cache.record import Record, State, Trace
 from oncegate.cache.redis.store import RedisCache
-from oncegate.middleware.rules.key import record_key
+from oncegate.middleware.rules.keys.key import record_key
 from testing.caller import fresh_key
 from testing.ledger import Ledger
 from testing.servers import RedisServer

@@ -17,7 +17,7 @@ import pytest
 from oncegate.app.operators import unknown_changes
 from oncegate.cache.record import Record, State, Trace
 from oncegate.cache.redis.store import RedisCache
-from oncegate.middleware.rules.key import record_id, record_key
+from oncegate.middleware.rules.keys.key import record_id, record_key
 from testing.command_line import OPERATOR, forked, invoke
 from testing.servers import RedisServer
 from tests.app.cli.test_keys_gateway import Liar, liar

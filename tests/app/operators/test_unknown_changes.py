@@ -24,8 +24,8 @@ from oncegate.cache.record import Claim, ClaimRequest, Record, State, StoredResp
 from oncegate.cache.store import Cache, KeepsAudit
 from oncegate.cache.transitions import Resolution, ResolveRequest
 from oncegate.middleware.outcome.responses import now_ms
-from oncegate.middleware.rules.key import caller_of_id, record_id, record_key, scope_parts
-from oncegate.middleware.rules.policy import Policies
+from oncegate.middleware.rules.keys.key import caller_of_id, record_id, record_key, scope_parts
+from oncegate.middleware.rules.policies import Policies
 from oncegate.middleware.rules.settings import IdempotencySettings
 from testing.served import served
 from testing.upstreams import Upstream, resetting_after
