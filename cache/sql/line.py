@@ -4,10 +4,8 @@ Strategy. Who waits is answered when its time-out is over, whatever the database
 same, since a claim may be won after its caller has left: that one is given to ``adopt``, or given back.
 
 A claim whose answer was lost is sent again under its token while its caller waits; the law knows its own. Once the caller has
-left it is withdrawn. Each claim carries the instant after which the database doesn't begin it any more, and a statement that
-waits for a lock is ended by the server after another time-out: from then on whether it was made can be read, for good. So a
-withdrawal waits for that, and is repeated until the database has answered it. Until then no other call of this process on its
-key is sent: none can arrive before what came first.
+left it is withdrawn (`oncegate.cache.sql.withdrawals`). Until that has ended no other call of this process on its key is sent:
+none can arrive before what came first.
 """
 
 import asyncio
@@ -18,12 +16,11 @@ from functools import partial
 from time import monotonic
 from typing import Any, Final, Generic, TypeVar
 
-from oncegate.cache import transitions
-from oncegate.cache.backoff import Backoff
-from oncegate.cache.errors import CacheError, CacheUnavailable
+from oncegate.cache.errors import CacheUnavailable
 from oncegate.cache.record import Claim, ClaimRequest
-from oncegate.cache.sql.calls import CallDecision, OwnerDecision
+from oncegate.cache.sql.calls import CallDecision
 from oncegate.cache.sql.rows import AnswerLost, Found, Read, Reply, Rows, Step
+from oncegate.cache.sql.withdrawals import ClaimWithdrawals
 from oncegate.cache.store import start
 
 log = logging.getLogger("oncegate.cache")
@@ -31,9 +28,6 @@ log = logging.getLogger("oncegate.cache")
 Result = TypeVar("Result")
 
 OVERDUE: Final = "the database did not answer in time"
-MOST_WITHDRAWALS: Final = 10_000
-"""Beyond it a claim in doubt is left to lapse, which blocks its key, but runs nothing twice."""
-_AGAIN: Final = Backoff(0.05, 2.0, least=0.5)
 _PAUSE: Final = 0.02
 """Seconds before a step whose answer was lost is sent again."""
 
@@ -109,13 +103,13 @@ class Line:
         self._timeout = timeout
         self._busy: dict[str, deque[Call[Any]]] = {}
         """The keys on which a call is under way, each with the calls behind it."""
-        self._withdrawals = 0
+        self._withdrawals = ClaimWithdrawals(loop, self._send, self._end)
         self._is_closing = False
 
     @property
     def withdrawals(self) -> int:
         """How many claims are in doubt, whose callers have left."""
-        return self._withdrawals
+        return self._withdrawals.count
 
     def start(self, call: Call[Any]) -> None:
         """Make the call, as soon as no other one on its key is under way."""
@@ -207,7 +201,7 @@ class Line:
             # Lost, and lost against another's record: it may still be on its way, to be made once that one is released.
             in_doubt = not call.adopted(answer) if is_late and answer.won else call.was_lost and not answer.won
             if in_doubt:
-                self._withdraw(call)
+                self._withdrawals.begin(call, self._timeout)
                 return
         self._end(call.decision.key)
 
@@ -224,7 +218,7 @@ class Line:
     def _settle(self, call: Call[Any]) -> None:
         """Nobody waits for the call, and nothing of it is under way: nothing of a claim in doubt may stay."""
         if call.was_lost and isinstance(call, ClaimCall):
-            self._withdraw(call)
+            self._withdrawals.begin(call, self._timeout)
         else:
             self._end(call.decision.key)
 
@@ -262,79 +256,14 @@ class Line:
             call.answer(reply)
         self._end(key)
 
-    # -- withdrawn ----------------------------------------------------------------------------------------------------
-
-    def _withdraw(self, call: ClaimCall) -> None:
-        if self._is_closing or self._withdrawals >= MOST_WITHDRAWALS:
-            log.warning(
-                "a claim that may have been made is left to lapse: the cache is closed, or too many are withdrawn"
-            )
-            self._end(call.decision.key)
-            return
-        self._withdrawals += 1
-        self._try_withdrawing(_Withdrawal(call, self._timeout))
-
-    def _try_withdrawing(self, withdrawal: "_Withdrawal") -> None:
-        if monotonic() >= withdrawal.gives_up or self._is_closing:
-            self._withdrawn(withdrawal)
-            return
-        withdrawal.begin()
-        self._send(Read(withdrawal.decision.key), partial(self._withdrawal_replied, withdrawal))
-
-    def _withdrawal_replied(self, withdrawal: "_Withdrawal", reply: Reply) -> None:
-        if isinstance(reply, Found):
-            early_ms = 0 if reply.swapped else withdrawal.until_ms - reply.now_ms + 1
-            if early_ms > 0:
-                self._loop.call_later(early_ms / 1000, self._try_withdrawing, withdrawal)
-                return
-            try:
-                step = withdrawal.decision.found(reply)
-            except CacheError:  # unreadable: it is not ours
-                step = None
-            except Exception:
-                log.exception("a claim could not be withdrawn")
-                step = None
-            if step is None:
-                self._withdrawn(withdrawal)
-            else:
-                self._send(step, partial(self._withdrawal_replied, withdrawal))
-            return
-        withdrawal.tries += 1
-        self._loop.call_later(_AGAIN.pause(withdrawal.tries), self._try_withdrawing, withdrawal)
-
-    def _withdrawn(self, withdrawal: "_Withdrawal") -> None:
-        self._withdrawals -= 1
-        self._end(withdrawal.decision.key)
-
     async def close(self) -> None:
         """Give what is under way, withdrawals included, one more time-out; then close the rows."""
         ends = monotonic() + self._timeout
         while self._busy and monotonic() < ends:  # noqa: ASYNC110 - once, at the end: no call pays for an event
             await asyncio.sleep(0.01)
         self._is_closing = True
+        self._withdrawals.close()
         await self.rows.close()
-
-
-class _Withdrawal:
-    """A claim that is to be undone, if it was made: not before ``until_ms``, and no longer than its record lasts."""
-
-    __slots__ = ("_call", "decision", "gives_up", "tries", "until_ms")
-
-    def __init__(self, call: ClaimCall, timeout: float) -> None:
-        lasts_ms = call.request.lease_ms + call.request.retention_ms
-        self._call = call
-        self.begin()
-        self.gives_up = monotonic() + timeout + lasts_ms / 1000
-        # One that was answered is made already.
-        self.until_ms = call.decision.until_ms + int(timeout * 1000) if call.was_lost else 0
-        self.tries = 0
-
-    def begin(self) -> None:
-        """Decide anew: a decision gives up after some tries, and this is tried for as long as the record may be there."""
-        claimed, token = self._call.decision, self._call.request.token
-        self.decision = OwnerDecision(
-            claimed.key, lambda held: transitions.release(held, token), claimed.encryption, token
-        )
 
 
 def _next_step(decision: CallDecision[Any], found: Found) -> Step | Exception | None:
