@@ -1,4 +1,9 @@
-"""What can fail of what operators see and change in the consumers' database."""
+"""What can fail of what operators see and change in the consumers' database, and how much of it one answer has."""
+
+from typing import Final
+
+MOST_LISTED: Final = 1000
+"""Rows of one answer."""
 
 
 class DatabaseUnavailable(Exception):

@@ -1,5 +1,6 @@
 """Messages that wait to be published, and those that the broker has refused: retried at once, or discarded."""
 
+import asyncio
 import re
 from typing import Final
 from urllib.parse import urlencode
@@ -21,12 +22,19 @@ async def outbox(visit: Visit) -> Response:
     if after and not NUMBER.fullmatch(after):
         raise PageRefused(400, "after takes the id of a message.")
     database = database_of(visit.sources)
-    found = await database.messages(limit=MOST_ROWS, after=int(after or 0), held=held)
-    totals = (await database.totals())["outbox"]
+    found, totals = await asyncio.gather(
+        database.messages(limit=MOST_ROWS, after=int(after or 0), held=held), database.totals()
+    )
     choice = {"held": "1"} if held else {}
     further = urlencode(choice | {"after": found["after"]}) if found["after"] else ""
     return visit.page(
-        "outbox.html", "Outbox", rows=found["messages"], totals=totals, held=held, further=further, begun=bool(after)
+        "outbox.html",
+        "Outbox",
+        rows=found["messages"],
+        totals=totals["outbox"],
+        held=held,
+        further=further,
+        begun=bool(after),
     )
 
 

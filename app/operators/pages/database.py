@@ -4,12 +4,12 @@ They exist where the gateway is given the consumers' database. Aggregates' ids a
 the way.
 """
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Depends, HTTPException, Path, Query, Request, Response
 
-from oncegate.app.operators.database import MOST_LISTED, OperatorsDatabase
 from oncegate.app.operators.database_changes import DatabaseChanges
+from oncegate.app.operators.database_errors import MOST_LISTED
 from oncegate.app.operators.pages import database_models as models
 from oncegate.app.operators.pages.models import Missing, RecordId
 from oncegate.app.operators.pages.records import author_of
@@ -24,6 +24,9 @@ from oncegate.app.operators.pages.reply import (
     document,
 )
 
+if TYPE_CHECKING:
+    from oncegate.app.operators.database import OperatorsDatabase
+
 _ABSENT = answer(404, "There is nothing of that id or name, or no such table.")
 _CHANGED = answer(409, "Nothing was changed: the database has it otherwise by now.")
 _OF_ALL = WRONG | NO_TOKEN | NO_DATABASE
@@ -37,12 +40,12 @@ whole = APIRouter(prefix="/database", tags=["operators"], responses=_OF_ALL)
 routers = [whole, inbox, outbox, projections]
 
 
-async def _database(request: Request) -> OperatorsDatabase:
+async def _database(request: Request) -> "OperatorsDatabase":
     database: OperatorsDatabase = request.app.state.database
     return database
 
 
-Ours = Annotated[OperatorsDatabase, Depends(_database)]
+Ours = Annotated["OperatorsDatabase", Depends(_database)]
 Limit = Annotated[int, Query(ge=1, le=MOST_LISTED, description="How many at most.")]
 Number = Annotated[int, Path(alias="id", ge=1, le=models.MOST_NUMBER, description="As the list has it")]
 Projection = Annotated[str, Path(alias="name", description="As the list has it")]
@@ -65,8 +68,7 @@ async def list_waiting_aggregates(
     cursor: Annotated[str, Query(max_length=200, description="Where an earlier list ended.")] = "",
 ) -> Response:
     """Which aggregates wait, for which number, and since when?"""
-    found, cursor = await database.waiting(limit=limit, cursor=cursor)
-    return document({"waiting": [each.as_json() for each in found], "cursor": cursor})
+    return document(await database.waiting_list(limit=limit, cursor=cursor))
 
 
 @inbox.post(
@@ -77,8 +79,7 @@ async def list_waiting_aggregates(
 )
 async def find_waiting_aggregate(database: Ours, which: models.Aggregate) -> Response:
     """Does an aggregate wait?"""
-    found, _ = await database.waiting(aggregate=which.aggregate)
-    return document({"waiting": [each.as_json() for each in found], "cursor": ""})
+    return document(await database.waiting_list(aggregate=which.aggregate))
 
 
 @inbox.post("/skip", response_model=models.SkippedNumber, response_description="It is skipped.", responses=_OF_A_CHANGE)

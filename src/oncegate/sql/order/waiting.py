@@ -1,7 +1,7 @@
 """Aggregates that wait for a number: which, for which one, since when; and what an operator does about it."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from sqlalchemy import (
     literal,
     or_,
     select,
+    tuple_,
     update,
 )
 
@@ -157,7 +158,7 @@ class OrderTables:
                 early.where(_behind(after, order.early_since, order)),
             )
         rows = connection.execute(query.order_by(since, order.consumer, order.aggregate).limit(most)).all()
-        found = [self._shown(connection, row) for row in rows]
+        found = self._shown(connection, rows)
         early = early.order_by(order.early_since, order.consumer, order.aggregate).limit(most)
         found += [
             Waiting(consumer, name, sequence + 1, utc(since), 0, early=number, digest=digest)
@@ -165,14 +166,30 @@ class OrderTables:
         ]
         return sorted(found, key=lambda each: each.place)[:most]
 
-    def _shown(self, connection: Connection, row: Row[Any]) -> Waiting:
-        parked, number = self._parked.c, row.sequence + 1
-        its = and_(parked.consumer == row.consumer, parked.aggregate == row.aggregate, parked.sequence == number)
-        head = connection.execute(select(parked.message, parked.attempts, parked.reason).where(its)).first()
-        found = Waiting(row.consumer, row.name, number, utc(row.since), row.behind, digest=row.aggregate)
-        if head is None:
-            return found
-        return replace(found, record=head.message or "", attempts=head.attempts, reason=head.reason)
+    def _shown(self, connection: Connection, rows: Sequence[Row[Any]]) -> list[Waiting]:
+        """Aggregates with parked messages; one that waits for a message that is here, too, with what has become of that."""
+        parked = self._parked.c
+        place = tuple_(parked.consumer, parked.aggregate, parked.sequence)
+        wanted = [(row.consumer, row.aggregate, row.sequence + 1) for row in rows]
+        columns = (parked.consumer, parked.aggregate, parked.message, parked.attempts, parked.reason)
+        heads = {
+            (head.consumer, head.aggregate): {
+                "record": head.message or "", "attempts": head.attempts, "reason": head.reason,
+            }
+            for head in (connection.execute(select(*columns).where(place.in_(wanted))) if wanted else ())
+        }  # fmt: skip
+        return [
+            Waiting(
+                row.consumer,
+                row.name,
+                row.sequence + 1,
+                utc(row.since),
+                row.behind,
+                digest=row.aggregate,
+                **heads.get((row.consumer, row.aggregate), {}),
+            )
+            for row in rows
+        ]
 
     def _skip(self, connection: Connection, consumer: str, aggregate: bytes, sequence: int) -> int:
         check_there(connection, self._order, self._parked)
