@@ -193,11 +193,15 @@ class ClusterGroup(_Group):
         return self.servers[self.holder(str(arguments[1]))].command(*arguments)
 
     def key(self, name: str, on: int | None = None) -> str:
-        """A key that no other test uses; on the master of that number, if given."""
+        """A key that no other test uses; on the master of that number, if given, in a slot that holds no key of theirs."""
         while True:
             key = f"test:{os.urandom(6).hex()}:{name}"
-            if on is None or self.holder(key) == on:
+            if on is None or (self.holder(key) == on and self._is_empty(self.slot(key), on)):
                 return key
+
+    def _is_empty(self, slot: int, on: int) -> bool:
+        """Who moves a slot that others have keys in counts theirs, too, and can't give it away while one is left."""
+        return int(self.servers[on].command("CLUSTER", "COUNTKEYSINSLOT", slot)) == 0
 
     def keys(self, name: str, count: int, on: int) -> list[str]:
         """So many keys that no other test uses, each in a slot of its own, so that their slots can be moved one by one."""

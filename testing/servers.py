@@ -58,7 +58,8 @@ def free_port() -> int:
 def bound(*command: str | Path) -> list[str | Path]:
     """``command`` that is killed when this process ends, however it does and whoever holds it: tests are interrupted.
 
-    Not in a thread: the kernel would take that one's end for it.
+    It holds from when ``setpriv`` has become the command, some milliseconds after its start. Not in a thread: the kernel would
+    take that one's end for it.
     """
     is_main = threading.current_thread() is threading.main_thread()
     return [*(("setpriv", "--pdeathsig", "KILL") if is_main else ()), *command]

@@ -19,7 +19,9 @@ STARTS = {
     ),
     "a command": (
         "from testing.command_line import running; it = running('serve', '--upstream', 'http://127.0.0.1:9', '--port', '0');"
-        "pid = it.args[0].pid"
+        "pid = it.args[0].pid; "
+        "from pathlib import Path; from testing.waiting import wait_until;"
+        "wait_until(lambda: Path(f'/proc/{pid}/comm').read_text() != 'setpriv\\n', 'its end is bound to ours')"
     ),
 }
 
