@@ -19,9 +19,10 @@ from collections.abc import Callable, Sequence
 from time import monotonic, sleep
 from typing import Any, Final
 
-from oncegate.cache.errors import CacheError, CacheFull, CacheRefused, CacheUnavailable, CacheUnsupported
+from oncegate.cache.errors import CacheError, CacheFull, CacheRefused, CacheUnavailable
 from oncegate.cache.sql.rows import Expected, Found, Read, Reply, Step, Swap
 from oncegate.cache.sql.sqlite.clock import SteadyClock
+from oncegate.cache.sql.sqlite.failures import cache_error, for_a_call
 from oncegate.cache.sql.sqlite.jobs import Job, Look, deliver
 from oncegate.cache.sql.sqlite.schema import SqliteAddress, create, prepare, remote_file_system
 from oncegate.cache.sql.sqlite.statements import SWEEP, committed, find, instant, is_busy, swapped
@@ -222,7 +223,7 @@ class SqliteFile:
                     replies.append(self._looked(job.step))
                 except Exception as error:  # noqa: BLE001 - whatever it is: who waits would wait for ever
                     failed = self._failed(error)
-                    replies.append(_unavailable(failed) if isinstance(job.step, Read) else failed)
+                    replies.append(for_a_call(failed) if isinstance(job.step, Read) else failed)
             deliver(jobs, replies)
 
     def _looked(self, step: "Step | Look") -> Any:
@@ -240,7 +241,7 @@ class SqliteFile:
             with committed(connection):
                 replies = self._swap_all(connection, [job.step for job in jobs if isinstance(job.step, Swap)])
         except Exception as error:  # noqa: BLE001 - whatever it is: who waits would wait for ever
-            replies = [_unavailable(self._failed(error))] * len(jobs)
+            replies = [for_a_call(self._failed(error))] * len(jobs)
         deliver(jobs, replies)
 
     def _swap_all(self, connection: sqlite3.Connection, swaps: Sequence[Swap]) -> list[Reply]:
@@ -274,24 +275,10 @@ class SqliteFile:
 
     def _failed(self, error: Exception) -> CacheError:
         """What stands for ``error``: nothing was made."""
-        if isinstance(error, CacheError):
-            return error
-        if isinstance(error, OSError):
-            return CacheUnavailable(f"the file of records can't be used: {error.strerror or type(error).__name__}")
-        if not isinstance(error, sqlite3.Error):
-            log.error("the file of records: an unexpected error", exc_info=error)
-        name = getattr(error, "sqlite_errorname", "") or type(error).__name__
-        if is_busy(error):
-            return CacheUnavailable("another process holds the lock of the file of records for too long")
-        if name.startswith("SQLITE_READONLY"):
-            return CacheRefused("the file of records can't be written to: look at its owner and mode, and its folder's")
-        # Whatever else it is may be the connection's: the next call opens another one.
-        self._disconnect()
-        if name == "SQLITE_FULL":
-            return CacheFull("the disk is full")
-        if name == "SQLITE_NOTADB" or name.startswith("SQLITE_CORRUPT"):
-            return CacheUnsupported("the file of records is damaged: move it away, and restore it from a backup")
-        return CacheUnavailable(f"SQLite failed: {name}")
+        stands, is_connections = cache_error(error)
+        if is_connections:  # the next call opens another one
+            self._disconnect()
+        return stands
 
     def check(self, connection: sqlite3.Connection, now_ms: int) -> list[str]:  # noqa: ARG002 - it is a `Look`
         """Advice to the operator about the file."""
@@ -321,11 +308,6 @@ def _work(file: "weakref.ref[SqliteFile]", wake: threading.Event) -> None:
         except Exception:
             log.exception("the thread that writes records goes on")
         del held  # the file may be let go of while this waits
-
-
-def _unavailable(error: CacheError) -> CacheUnavailable:
-    """The same for a call: it may be made again, once somebody has done something about it."""
-    return error if isinstance(error, CacheUnavailable) else CacheRefused(str(error))
 
 
 def _inode(address: SqliteAddress) -> tuple[int, int]:
