@@ -24,7 +24,7 @@ from tests.system.conftest import Start
 WRITER, READER = "oncegate-a-token-that-changes", "oncegate-a-token-that-reads"
 TOKENS = [AdminToken.of("rita", READER, writes=False).setting(), AdminToken.of("will", WRITER).setting()]
 HOSTILE = "<script>alert(1)</script>\"><img src=x onerror=alert(1)><svg onload=alert(1)>'"
-PAGES = ("", "/find", "/records", "/unknown", "/commands", "/routes", "/audit")
+PAGES = ("", "/find", "/records", "/unknown", "/commands", "/callers", "/routes", "/audit")
 
 
 @pytest.fixture(scope="module")

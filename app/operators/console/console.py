@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from oncegate.app.http1 import TrustedPeers
 from oncegate.app.operators.audit import Author
-from oncegate.app.operators.console import audit, find, overview, record, records, routes, unknown
+from oncegate.app.operators.console import audit, callers, find, overview, record, records, routes, unknown
 from oncegate.app.operators.console.attempts import Attempts
 from oncegate.app.operators.console.frame import (
     COOKIE,
@@ -187,7 +187,7 @@ def _pages(sources: Sources) -> list[ConsolePage]:
         from oncegate.app.operators.console import commands  # loads redis-py's client
 
         pages += commands.PAGES
-    return [*pages, *routes.PAGES, *audit.PAGES]
+    return [*pages, *callers.PAGES, *routes.PAGES, *audit.PAGES]
 
 
 async def _made(page: ConsolePage, visit: Visit) -> Response:

@@ -8,6 +8,7 @@ from oncegate.app.operators.audit_lines import AuditLines
 from oncegate.app.operators.readiness import Readiness
 from oncegate.app.operators.records import Records
 from oncegate.app.telemetry.recent import RecentDecisions
+from oncegate.app.telemetry.refusals import Refusals
 
 if TYPE_CHECKING:
     from oncegate.app.operators.dead_letters import OpenCommands
@@ -17,14 +18,15 @@ if TYPE_CHECKING:
 class Sources:
     """What the pages show.
 
-    ``recent`` are the decisions of this gateway, ``gauges`` numbers of the moment, by all its workers; ``policy`` is what is
-    published about keys; ``streams`` open the commands of a stream, by its name.
+    ``recent`` are the decisions of this gateway, ``refusals`` whom it has refused, ``gauges`` numbers of the moment, by all its
+    workers; ``policy`` is what is published about keys; ``streams`` open the commands of a stream, by its name.
     """
 
     records: Records
     readiness: Readiness
     policy: Callable[[], dict[str, Any]]
     recent: RecentDecisions
+    refusals: Refusals
     gauges: Callable[[], Mapping[str, int]]
     streams: "Mapping[str, OpenCommands]"
     audit: AuditLines | None = None

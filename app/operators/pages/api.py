@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 from oncegate.app.operators.audit import OPERATOR
 from oncegate.app.operators.audit_lines import AuditLines
 from oncegate.app.operators.pages import audit as audit_page
+from oncegate.app.operators.pages import callers as callers_page
 from oncegate.app.operators.pages import commands, description, models
 from oncegate.app.operators.pages import decisions as decisions_page
 from oncegate.app.operators.pages import records as records_page
@@ -26,6 +27,7 @@ from oncegate.app.operators.readiness import Readiness
 from oncegate.app.operators.records import NotARecord, Records
 from oncegate.app.operators.reloading import Reload
 from oncegate.app.telemetry.recent import RecentDecisions
+from oncegate.app.telemetry.refusals import Refusals
 from oncegate.cache.errors import CacheError, RecordUnreadable
 from oncegate.middleware.http.asgi import App, BodyAgain, Message, Receive, Scope, Send, read_body
 from oncegate.middleware.http.cors import CrossOrigin
@@ -131,6 +133,7 @@ def create_app(
     reload: Reload | None = None,
     audit: AuditLines | None = None,
     recent: RecentDecisions | None = None,
+    refusals: Refusals | None = None,
     cors: CrossOrigin | None = None,
     guarded: frozenset[str] = frozenset(FOR_OPERATORS),
     console: App | None = None,
@@ -139,8 +142,8 @@ def create_app(
     """The app, whose paths begin behind the prefix.
 
     ``metrics`` formats them as an ``Accept`` header asks; ``policy`` makes what is published about keys. Where ``records``,
-    ``statuses``, ``streams``, ``reload``, ``audit`` or ``recent`` are not given, their paths don't exist; without ``operators``
-    only statuses may.
+    ``statuses``, ``streams``, ``reload``, ``audit``, ``recent`` or ``refusals`` are not given, their paths don't exist; without
+    ``operators`` only statuses may.
     ``cors`` says which scripts may read commands' statuses; ``guarded`` are the paths that need an operator's token. ``console``
     answers what is below ``console``, and browsers at the prefix itself. What stands in one of the headers ``unshown`` is no
     request's id.
@@ -151,7 +154,7 @@ def create_app(
     app.state.readiness, app.state.metrics, app.state.policy = readiness, metrics, policy
     app.state.unshown = unshown
     app.state.records, app.state.statuses, app.state.streams, app.state.reload = records, statuses, streams, reload
-    app.state.audit, app.state.recent = audit, recent
+    app.state.audit, app.state.recent, app.state.refusals = audit, recent, refusals
     for each in routers(
         statuses=statuses is not None,
         records=operators is not None and records is not None,
@@ -159,6 +162,7 @@ def create_app(
         reload=operators is not None and reload is not None,
         audit=operators is not None and audit is not None,
         decisions=operators is not None and recent is not None,
+        callers=operators is not None and refusals is not None,
     ):
         app.include_router(each)
     app.add_middleware(
@@ -175,6 +179,7 @@ def routers(
     reload: bool = True,
     audit: bool = True,
     decisions: bool = True,
+    callers: bool = True,
 ) -> list[APIRouter]:
     """The routers of all operations, or without those that a gateway does not have."""
     found = [router, problem_pages]
@@ -191,6 +196,8 @@ def routers(
         found.append(audit_page.router)
     if decisions:
         found.append(decisions_page.router)
+    if callers:
+        found.append(callers_page.router)
     if reload:
         found.append(reload_page.router)
     return found

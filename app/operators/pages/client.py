@@ -22,6 +22,7 @@ from oncegate.app.operators.pages.models import (
     PolicyShape,
     RecordIds,
     RecordList,
+    RefusedList,
     ReloadedShape,
     Resolved,
     WholeRecord,
@@ -83,6 +84,10 @@ class RemoteGateway:
     async def decisions(self, minutes: int) -> dict[str, Any]:
         """What it answered in the last ``minutes``. Raises `GatewayError`."""
         return self._document("GET", f"decisions/?minutes={minutes}", DecisionList)
+
+    async def callers(self, minutes: int, limit: int) -> dict[str, Any]:
+        """Whom it refused in the last ``minutes``, ``limit`` callers at most. Raises `GatewayError`."""
+        return self._document("GET", f"callers/?minutes={minutes}&limit={limit}", RefusedList)
 
     async def policy(self) -> dict[str, Any]:
         """The rules that it publishes. Raises `GatewayError`."""

@@ -14,7 +14,7 @@ from oncegate.app.settings.gateway import PublicPage
 from oncegate.middleware.http.asgi import App, Message, Receive, Scope, Send, respond
 from oncegate.middleware.outcome.responses import date
 
-FOR_OPERATORS = ("records", "dead-letters", "streams", "audit", "decisions", "reload")
+FOR_OPERATORS = ("records", "dead-letters", "streams", "audit", "decisions", "callers", "reload")
 """The paths that always need an operator's token. They end with a slash."""
 CHOSEN: dict[PublicPage, tuple[str, ...]] = {
     "metrics": ("metrics",),

@@ -82,10 +82,23 @@ async def test_the_overview_shows_what_needs_a_person_and_what_was_decided() -> 
         page = await browser.open()
         assert f"{CONSOLE}/records/{identifier}" in page.links()
         assert re.search(r"Unknown outcomes 1\b", page.text)
-        row = re.search(r"\* ([\d ]+) Requests of the last", page.text)
-        assert row is not None
-        assert row[1].split() == ["0", "0", "0", "0", "1", "1", "2"], "of five columns, the others, and all"
+        assert row_of(page) == [0, 0, 0, 0, 2, 0, 2, 1], "of five columns, the others, and all; one attempt is unknown"
         assert "upstream unreachable" in page.text.lower() or "upstream reachable" in page.text.lower()
+
+
+async def test_the_overview_counts_what_an_upstream_s_own_answer_leaves_unknown() -> None:
+    """Its 502 says that nobody knows; it was a first request all the same, and no refusal."""
+    async with paying(answer=b"HTTP/1.1 502 Bad Gateway\r\ncontent-length: 0\r\n\r\n") as browser:
+        await pay(browser, "k-1")
+        await pay(browser, "k-1")
+        assert row_of(await browser.open()) == [1, 0, 0, 0, 1, 0, 2, 1]
+
+
+def row_of(page: Browsed) -> list[int]:
+    """The overview's row of the default route."""
+    row = re.search(r"\* ([\d ]+) Requests of the last", page.text)
+    assert row is not None
+    return [int(count) for count in row[1].split()]
 
 
 async def test_the_menu_says_where_one_is() -> None:
