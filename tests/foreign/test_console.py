@@ -184,6 +184,30 @@ def test_a_script_reads_no_cookie_and_no_page_frames_the_console(chrome: Chrome,
     )
 
 
+@pytest.mark.parametrize("scripts", [True, False], ids=["scripts", "plain"])
+def test_records_follow_live_until_they_are_stopped_and_by_a_link_without_scripts(
+    chrome: Chrome, gateway: Gateway, ledger: Ledger, scripts: bool
+) -> None:
+    tab = logged_in(chrome, gateway, scripts=scripts)
+    tab.open(address(gateway, "/records?state=unknown"))
+    identifier = unknown(gateway, ledger)
+    shown = f"document.body.textContent.includes({json.dumps(identifier)})"
+    assert not tab.run(shown)
+    if scripts:
+        button = "document.querySelector('h1 + button')"
+        tab.run(f"{button}.click()")
+        wait_until(lambda: tab.run(shown), "the list is loaded anew")
+        assert tab.run(f"{button}.getAttribute('aria-pressed')") == "true"
+        tab.run(f"{button}.click()")
+        assert tab.run(f"{button}.textContent") == "Follow live"
+        assert tab.run("document.querySelector('noscript a') === null")
+    else:
+        tab.click("noscript a")
+        assert tab.run(shown)
+        assert tab.run("location.search") == "?state=unknown"
+    assert tab.wrong() == []
+
+
 def test_a_page_follows_once_it_is_asked_to(chrome: Chrome, gateway: Gateway, ledger: Ledger) -> None:
     tab = logged_in(chrome, gateway)
     assert tab.run("document.querySelector('h1 + button').textContent") == "Follow live"

@@ -296,6 +296,9 @@ class KeptResponse(OriginalResult):
 
 class WholeRecord(RecordShape):
     found: Literal["absent", "failed", "unknown"] | None = Field(description="What an attempt in flight has found")
+    fingerprint: Annotated[str, Field(pattern="^[0-9a-f]{32}$")] | Missing = Field(
+        default=None, description="The digest of its method, path, query and payload, as a retry's must be"
+    )
     response: KeptResponse | None
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from oncegate.app.telemetry import refusals
 from oncegate.app.telemetry.recent import MOST_MINUTES
-from oncegate.app.telemetry.refusals import ROWS, Refusals, RefusalRow
+from oncegate.app.telemetry.refusals import ROWS, RefusalRow, Refusals
 
 ROUTES = ("/payments", "*")
 REUSED = list(refusals.STATUSES).index("key-reused")
