@@ -96,7 +96,7 @@ async def test_in_flight_is_counted_of_the_second_and_a_warned_mismatch_of_its_r
         first = asyncio.create_task(there.pay(ALICE, "k-1", 200, path="/warned"))
         await came.wait()
         assert await there.refused() == {}
-        alice = caller_of_id((await there.pay(ALICE, "k-1", 409, path="/warned")).json()["record"])
+        alice = caller_of_id((await there.pay(ALICE, "k-1", 409, b'{"other": 1}', path="/warned")).json()["record"])
         assert await there.refused() == {(alice, "/warned"): {"in-flight": 1}}
         goes_on.set()
         await first
