@@ -96,13 +96,25 @@ async def test_in_flight_is_counted_of_the_second_and_a_warned_mismatch_of_its_r
         first = asyncio.create_task(there.pay(ALICE, "k-1", 200, path="/warned"))
         await came.wait()
         assert await there.refused() == {}
-        alice = caller_of_id((await there.pay(ALICE, "k-1", 409, b'{"other": 1}', path="/warned")).json()["record"])
+        alice = caller_of_id((await there.pay(ALICE, "k-1", 409, path="/warned")).json()["record"])
         assert await there.refused() == {(alice, "/warned"): {"in-flight": 1}}
         goes_on.set()
         await first
         await there.pay(ALICE, "k-1", 200, path="/warned")
         await there.pay(ALICE, "k-1", 200, b'{"other": 1}', path="/warned")
         assert await there.refused() == {(alice, "/warned"): {"in-flight": 1, "mismatch-warned": 1}}
+
+
+async def test_a_warned_mismatch_that_is_refused_all_the_same_counts_once() -> None:
+    routes = [{"path": "/once", "on_mismatch": "warn", "raise_on_duplicate": True}]
+    async with (
+        Upstream(answering(OK)) as upstream,
+        served(upstream.url, admin_token=TOKEN, routes=routes) as (client, _),
+    ):
+        there = Paying(client)
+        await there.pay(ALICE, "k-1", 200, path="/once")
+        alice = caller_of_id((await there.pay(ALICE, "k-1", 409, b'{"other": 1}', path="/once")).json()["record"])
+        assert await there.refused() == {(alice, "/once"): {"duplicate": 1}}
 
 
 async def test_what_is_only_observed_is_refused_to_nobody() -> None:
