@@ -30,6 +30,7 @@ from oncegate.app.telemetry.access_log import observed as access_log_observed
 from oncegate.app.telemetry.line_writer import LineWriter
 from oncegate.app.telemetry.metrics import Metrics
 from oncegate.app.telemetry.recent import RecentDecisions
+from oncegate.app.telemetry.refusals import Refusals
 from oncegate.app.upstream.forward import Forwarder
 from oncegate.cache.open import open_cache
 from oncegate.cache.store import Cache, KeepsAudit
@@ -119,12 +120,16 @@ def create_gateway(
     if before is None:
         readiness = Readiness(probe=forwarder.probe, cache=cache, write=write)
         access_log = _access_log(settings, metrics)
-        ended, recent = EndedSessions(settings.workers), RecentDecisions(metrics)
-        lasting = Lasting(cache, metrics, middleware, readiness, forwarder, recent, ended, tls, access_log, process)
+        recent, refusals = RecentDecisions(metrics), Refusals(settings.workers)
+        ended = EndedSessions(settings.workers)
+        lasting = Lasting(
+            cache, metrics, middleware, readiness, forwarder, recent, refusals, ended, tls, access_log, process
+        )
     else:
         lasting, readiness = before.lasting, before.lasting.readiness
         lasting.go_on_in(middleware)
     door.observe = _all(metrics.observed, observe, None if lasting.access_log is None else access_log_observed)
+    door.count_refusal = lasting.refusals.count
     known = [*map(parse, settings.admin_tokens), *([AdminToken.of("", admin_token)] if admin_token else [])]
     operators = Bearer(known, metrics.login_refused) if known else None
     sessions = Sessions(lasting.ended_sessions, session_keys(settings.given_secrets), known)
@@ -183,6 +188,7 @@ def _install(
     routes, submissions = labels_of(policies)
     metrics = lasting.metrics
     metrics.serve(settings_digest(settings), routes, submissions, gauges, _shares(policies), routes[:-1])
+    lasting.refusals.serve(route for route, _ in routes)
     policies.on_match = metrics.noting_matches()
     if lasting.access_log is not None:
         lasting.access_log.follow(
@@ -346,6 +352,7 @@ def _operators_app(
         readiness=readiness,
         policy=partial(policy_document, *rules),
         recent=lasting.recent,
+        refusals=lasting.refusals,
         gauges=metrics.of_the_moment,
         streams=streams,
         standing=standing,
@@ -366,6 +373,7 @@ def _operators_app(
         recent=lasting.recent,
         standing=standing,
         database=database,
+        refusals=lasting.refusals,
         cors=settings.cross_origin(),
         guarded=guarded(settings.public, settings.ops_port),
         console=Console(settings.prefix, sources, sessions, operators, TrustedPeers(settings.trusted_proxies)),

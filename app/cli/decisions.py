@@ -14,6 +14,7 @@ from oncegate.app.cli.usage import json_output, remote_gateway, run_quietly
 @json_output
 def decisions(gateway: str, minutes: int, as_json: bool) -> None:
     """Show what requests were answered with in the last minutes, by route: first, replayed, in flight, refused.
+    Below it what became of the attempts that ended in that time: succeeded, failed, unknown, released.
 
     \b
       oncegate decisions --gateway http://127.0.0.1:8080 --minutes 10
@@ -25,6 +26,9 @@ def decisions(gateway: str, minutes: int, as_json: bool) -> None:
 
 def _print(found: dict[str, Any]) -> None:
     print_table(_COLUMNS, found["decisions"], folded=("route",), none="No requests.")
+    if found.get("outcomes"):
+        print_lines([""])
+        print_table(_OUTCOMES, found["outcomes"], folded=("route",))
     print_lines([f"in the last {duration(found['seconds'])}, by the gateway of {found['process']}"])
 
 
@@ -34,3 +38,4 @@ _COLUMNS: Columns = {
     "mode": "mode",
     "count": ("count", str),
 }
+_OUTCOMES: Columns = {"route": "route", "outcome": "outcome", "attempts": ("count", str)}

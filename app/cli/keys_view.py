@@ -68,6 +68,8 @@ def _lines(record: dict[str, Any]) -> list[tuple[str, str]]:
     if record.get("method"):
         lines.append(("request", f"{record['method']}, by the rules of {record['route']}"))
     lines += [("gateway", record["gateway"] or "not known"), ("upstream", _upstream(record))]
+    if record.get("fingerprint"):
+        lines.append(("fingerprint", record["fingerprint"]))
     if record.get("trace_id"):
         lines.append(("trace", record["trace_id"]))
     if record["note"]:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import click
 
 from oncegate.app.cli.audit_list import audit
+from oncegate.app.cli.callers import callers
 from oncegate.app.cli.check import check
 from oncegate.app.cli.commands import commands
 from oncegate.app.cli.config import config
@@ -211,6 +212,7 @@ for each in (
     audit,
     decisions,
     processes,
+    callers,
     shadow,
     reload,
     worker,

@@ -9,6 +9,7 @@ from oncegate.app.settings.certificates import ListenerTls
 from oncegate.app.telemetry.access_log import AccessLog
 from oncegate.app.telemetry.metrics import Metrics
 from oncegate.app.telemetry.recent import RecentDecisions
+from oncegate.app.telemetry.refusals import Refusals
 from oncegate.app.upstream.forward import Forwarder
 from oncegate.cache.store import Cache
 from oncegate.middleware.http.middleware import IdempotencyMiddleware
@@ -33,6 +34,7 @@ class Lasting:
     readiness: Readiness
     forwarder: Forwarder
     recent: RecentDecisions
+    refusals: Refusals
     ended_sessions: EndedSessions
     tls: ListenerTls | None = None
     access_log: AccessLog | None = None
@@ -43,6 +45,7 @@ class Lasting:
     def enter(self, index: int) -> None:
         """This process is worker ``index`` from now on."""
         self.metrics.enter(index)
+        self.refusals.enter(index)
         self.ended_sessions.enter(index)
 
     def start(self) -> None:

@@ -178,7 +178,7 @@ class Commands:
 
     async def _of_pending(self, held: PendingEntry) -> dict[str, Any]:
         letter = await self._letter(held.entry, await self.stream.entry(held.entry) or {})
-        execution = await self._execution(letter.command)
+        execution = await self.execution(letter.command)
         return {
             "entry": held.entry,
             "command": letter.command or None,
@@ -199,9 +199,9 @@ class Commands:
         elif ENTRY_ID.fullmatch(identifier):
             letter = await self._letter(identifier, await self.stream.entry(identifier) or {})
         else:
-            letter = await self._accepted(identifier)
+            letter = await self.accepted(identifier)
         command = letter.command
-        submission, execution = await self._submission(command), await self._execution(command)
+        submission, execution = await self._submission(command), await self.execution(command)
         if not letters and submission is None and execution is None:
             return None
         return {
@@ -214,7 +214,7 @@ class Commands:
             "dead_letters": [letter.as_json(body=body) for letter in letters],
         }
 
-    async def _accepted(self, command: str) -> Letter:
+    async def accepted(self, command: str) -> Letter:
         """The letter of an accepted command, made of its entry; of its 202 alone, once that is gone."""
         fields = {b"command": command.encode()}
         with suppress(RecordUnreadable):
@@ -232,7 +232,8 @@ class Commands:
             return None
         return await row(self.cache.peek(key_of_id(self.namespace, command)))
 
-    async def _execution(self, command: str) -> dict[str, Any] | None:
+    async def execution(self, command: str) -> dict[str, Any] | None:
+        """The record of a command's execution, with its error; ``None`` where there is none."""
         if not RECORD_ID.fullmatch(command):
             return None
         key = execution_key(key_of_id(self.namespace, command), self.consumer)

@@ -40,7 +40,7 @@ async def by_error(commands: Commands, *, most: int = MOST_SCANNED) -> dict[str,
     """
     groups: dict[tuple[str, str, str], LetterGroup] = {}
     scanned, others, is_complete = 0, 0, True
-    async for letter in _newest(commands):
+    async for letter in newest_letters(commands):
         if scanned == most:
             is_complete = False
             break
@@ -70,7 +70,7 @@ async def letters_of(commands: Commands, group: str, limit: int) -> tuple[list[L
     """
     letters: list[Letter] = []
     scanned = 0
-    async for letter in _newest(commands):
+    async for letter in newest_letters(commands):
         if len(letters) == limit or scanned == MOST_SCANNED:
             return letters, True
         scanned += 1
@@ -79,7 +79,8 @@ async def letters_of(commands: Commands, group: str, limit: int) -> tuple[list[L
     return letters, False
 
 
-async def _newest(commands: Commands) -> AsyncIterator[Letter]:
+async def newest_letters(commands: Commands) -> AsyncIterator[Letter]:
+    """The heads of dead letters, the newest first."""
     start = "+"
     while True:
         some = await letter_heads(commands.stream, start, _STEP)

@@ -31,7 +31,8 @@ _STEP: Final = 500
 @dataclass(frozen=True, slots=True)
 class Chosen:
     """Which records are wanted: in the ``state`` that they read as, of ``callers`` (digests), of the ``route``, begun at
-    ``since_ms`` (Unix time) or later and earlier than ``before_ms``, a part of the trace ``trace_id``.
+    ``since_ms`` (Unix time) or later and earlier than ``before_ms``, a part of the trace ``trace_id``, by the process
+    ``gateway``.
 
     ``None``, or 0: any. What a record does not say is not wanted.
     """
@@ -42,6 +43,7 @@ class Chosen:
     since_ms: int = 0
     trace_id: str | None = None
     before_ms: int = 0
+    gateway: str | None = None
 
     def may_be(self, identifier: str) -> bool:
         """Whether a record of this id can be one of them."""
@@ -51,11 +53,13 @@ class Chosen:
     def is_one(self, held: Claim | None) -> bool:
         """Whether it is, in any state; ``None`` is one that can't be read."""
         if held is None:
-            return (self.route, self.since_ms, self.before_ms, self.trace_id) == (None, 0, 0, None)
+            return (self.route, self.since_ms, self.before_ms, self.trace_id, self.gateway) == (None, 0, 0, None, None)
         trace = held.record.trace
         if self.trace_id is not None and trace_id_of(trace.span) != self.trace_id:
             return False
         if self.before_ms and not 0 < trace.begun_at_ms < self.before_ms:
+            return False
+        if self.gateway is not None and trace.gateway != self.gateway:
             return False
         return (self.route is None or is_of_route(trace.route, self.route)) and trace.begun_at_ms >= self.since_ms
 

@@ -123,7 +123,7 @@ class Records:
             return None
         record = held.record
         found = record.found.value if record.state is State.IN_FLIGHT or record.lapsed else None
-        shown = {"id": identifier, **summarise(held), "found": found}
+        shown = {"id": identifier, **summarise(held), "found": found, "fingerprint": record.fingerprint.hex()}
         return shown | ({"response": original_result(record.response) if record.response else None} if response else {})
 
     async def rows(self, identifiers: Sequence[str]) -> list[dict[str, Any]]:

@@ -294,6 +294,11 @@ class Metrics(Watch):
         for labels, column in list(self._requests.items()):
             yield labels, self._numbers.total(column)
 
+    def outcomes(self) -> Iterator[tuple[tuple[str, str], float]]:
+        """How many attempts have ended so far, by route and outcome (a state, or ``released``): of all workers, 0 too."""
+        for (route, state), column in list(self._settled.items()):
+            yield (route, state.value if state else RELEASED), self._numbers.total(column)
+
     # -- exposing -----------------------------------------------------------------------------------------------------
 
     def page(self, accept: str) -> tuple[bytes, str]:

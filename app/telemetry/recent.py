@@ -7,6 +7,7 @@ answer, for all.
 
 import asyncio
 from collections import Counter, deque
+from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Final
 
@@ -22,14 +23,26 @@ _AT_ONCE: Final = 1000
 
 Decided = tuple[str, str, str]
 """Route, decision, mode."""
+Ended = tuple[str, str]
+"""Route, and the outcome of an attempt."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """What was counted since the start, at the instant ``at`` of the monotonic clock, which is ``at_ms`` of Unix time."""
+
+    at: float
+    at_ms: int
+    decided: Counter[Decided]
+    ended: Counter[Ended]
 
 
 class RecentDecisions:
-    """The decisions that ``metrics`` have counted in the last minutes, `MOST_MINUTES` at most."""
+    """The decisions, and the outcomes, that ``metrics`` have counted in the last minutes, `MOST_MINUTES` at most."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        self._read: deque[tuple[float, int, Counter[Decided]]] = deque(maxlen=MOST_MINUTES + 1)
+        self._read: deque[_Reading] = deque(maxlen=MOST_MINUTES + 1)
         self._reading: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -50,8 +63,13 @@ class RecentDecisions:
 
     async def note(self) -> None:
         """Read the counts as they are now, to be subtracted later."""
+        self._read.append(await self._now())
+
+    async def _now(self) -> _Reading:
         at, at_ms = monotonic(), now_ms()
-        self._read.append((at, at_ms, await self.counts()))
+        ended = Counter({labels: int(count) for labels, count in self._metrics.outcomes() if count})
+        await asyncio.sleep(0)
+        return _Reading(at, at_ms, await self.counts(), ended)
 
     async def counts(self) -> Counter[Decided]:
         """What was counted since the start."""
@@ -66,18 +84,29 @@ class RecentDecisions:
     async def listing(self, minutes: int) -> dict[str, Any]:
         """The ``decisions`` of the last ``minutes`` by route, the most frequent first: of all workers of this gateway.
 
-        They are those ``since`` an instant, ``seconds`` ago: up to a minute more, or less where it has not run for so long.
-        ``process`` is who answers.
+        ``outcomes`` are those of the attempts that have ended, by route: they are unknown, too, where the first request's answer
+        was the upstream's own. Both are ``since`` an instant, ``seconds`` ago: up to a minute more, or less where it has not run
+        for so long. ``process`` is who answers.
         """
         if not self._read:
             await self.note()
         wanted = monotonic() - minutes * _MINUTE
-        at, at_ms, before = next((each for each in reversed(self._read) if each[0] <= wanted), self._read[0])
-        now = await self.counts()
+        before = next((each for each in reversed(self._read) if each.at <= wanted), self._read[0])
+        now = await self._now()
         rows: list[dict[str, Any]] = [
-            {"route": route, "decision": decision, "mode": mode, "count": count - before[route, decision, mode]}
-            for (route, decision, mode), count in now.items()
-            if count > before[route, decision, mode]
+            {"route": route, "decision": decision, "mode": mode, "count": count}
+            for (route, decision, mode), count in (now.decided - before.decided).items()
         ]
         rows.sort(key=lambda row: (-row["count"], row["route"], row["decision"], row["mode"]))
-        return {"since": instant(at_ms), "seconds": monotonic() - at, "process": gateway_id(), "decisions": rows}
+        ended: list[dict[str, Any]] = [
+            {"route": route, "outcome": outcome, "count": count}
+            for (route, outcome), count in (now.ended - before.ended).items()
+        ]
+        ended.sort(key=lambda row: (-row["count"], row["route"], row["outcome"]))
+        return {
+            "since": instant(before.at_ms),
+            "seconds": monotonic() - before.at,
+            "process": gateway_id(),
+            "decisions": rows,
+            "outcomes": ended,
+        }

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 Observing = Callable[[Observation, Union["KeyedRequest", "Bypass"]], None]
 """As `oncegate.middleware.admission.observe.Observe`; it gets the request, too, which has a ``scope`` and `ids`."""
+CountRefusal = Callable[["KeyedRequest", str], None]
+"""Called with a request that is refused, and the problem's slug; and with one that is answered although another payload came with
+its key. Must be quick, and not raise.
+"""
 
 
 @dataclass(slots=True)
@@ -51,3 +55,4 @@ class HttpDoor:
     traces: RequestTraces | None
     shadow: "HttpDoor | None" = None
     """The same for what is observed; ``None`` where nothing is (`oncegate.middleware.http.observed.shadow`)."""
+    count_refusal: CountRefusal | None = None

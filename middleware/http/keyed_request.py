@@ -51,6 +51,8 @@ from oncegate.middleware.tokens.verifier import Tokens
 log = logging.getLogger("oncegate.http")
 
 OBSERVER_FAILED: Final = "the observer failed"
+MISMATCHED: Final = "mismatch-warned"
+"""What a replay counts as whose payload was another one (``on_mismatch = "warn"``)."""
 
 # Members of an enumeration take long to look up.
 _REPLAY: Final = GateDecision.REPLAY
@@ -216,6 +218,8 @@ class KeyedRequest:
                 self.record,
                 extra=self.ids(),
             )
+            if decision is _REPLAY and self.door.count_refusal is not None:
+                self.door.count_refusal(self, MISMATCHED)
         extra: dict[str, Any] | None = None
         if self.trace is not None and record.trace.span:
             self.trace.found(record.trace.span)
@@ -267,6 +271,8 @@ class KeyedRequest:
             extra=extra,
             retry_after=retry_after,
         )
+        if self.door.count_refusal is not None:
+            self.door.count_refusal(self, slug)
         if self.key is not None:
             answer.headers.append((self.policy.key_names[0], self._key_line))
         if answer.status == 401:

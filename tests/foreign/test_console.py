@@ -31,7 +31,7 @@ from tests.system.conftest import Start
 WRITER, READER = "oncegate-a-token-that-changes", "oncegate-a-token-that-reads"
 TOKENS = [AdminToken.of("rita", READER, writes=False).setting(), AdminToken.of("will", WRITER).setting()]
 HOSTILE = "<script>alert(1)</script>\"><img src=x onerror=alert(1)><svg onload=alert(1)>'"
-PAGES = ("", "/find", "/records", "/unknown", "/unknown/all", "/commands", "/routes", "/audit")
+PAGES = ("", "/find", "/records", "/unknown", "/unknown/all", "/commands", "/callers", "/routes", "/audit")
 OF_DATABASE = ("/order", "/outbox", "/outbox?held=1", "/outbox/1", "/projections", "/projections/balance.v1")
 
 
@@ -243,6 +243,30 @@ def test_a_script_reads_no_cookie_and_no_page_frames_the_console(chrome: Chrome,
     assert tab.run(
         "new Promise(r => setTimeout(() => r(document.querySelector('iframe').contentDocument === null), 500))"
     )
+
+
+@pytest.mark.parametrize("scripts", [True, False], ids=["scripts", "plain"])
+def test_records_follow_live_until_they_are_stopped_and_by_a_link_without_scripts(
+    chrome: Chrome, gateway: Gateway, ledger: Ledger, scripts: bool
+) -> None:
+    tab = logged_in(chrome, gateway, scripts=scripts)
+    tab.open(address(gateway, "/records?state=unknown"))
+    identifier = unknown(gateway, ledger)
+    shown = f"document.body.textContent.includes({json.dumps(identifier)})"
+    assert not tab.run(shown)
+    if scripts:
+        button = "document.querySelector('h1 + button')"
+        tab.run(f"{button}.click()")
+        wait_until(lambda: tab.run(shown), "the list is loaded anew")
+        assert tab.run(f"{button}.getAttribute('aria-pressed')") == "true"
+        tab.run(f"{button}.click()")
+        assert tab.run(f"{button}.textContent") == "Follow live"
+        assert tab.run("document.querySelector('noscript a') === null")
+    else:
+        tab.click("noscript a")
+        assert tab.run(shown)
+        assert tab.run("location.search") == "?state=unknown"
+    assert tab.wrong() == []
 
 
 SHOWS = "document.body.textContent.includes({})"

@@ -2,11 +2,10 @@
 
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final
-from urllib.parse import urlencode
 
 from starlette.responses import Response
 
-from oncegate.app.operators.console.frame import ConsolePage, PageRefused, Visit
+from oncegate.app.operators.console.frame import ConsolePage, PageRefused, Visit, below
 from oncegate.app.operators.dead_letters import Commands
 from oncegate.app.operators.letter_changes import change_group, change_letters
 from oncegate.app.operators.letter_group import GROUP
@@ -25,7 +24,7 @@ _UNREAD: Final = "the consumer reads the stream no more. Start its worker first.
 async def commands(visit: Visit) -> Response:
     """How far are the consumers? What was given up?"""
     streams = [await _stream(visit, name) for name in visit.sources.streams]
-    return visit.page("commands.html", "Commands", streams=streams, address=_address)
+    return visit.page("commands.html", "Commands", streams=streams, address=below)
 
 
 async def _stream(visit: Visit, name: str) -> dict[str, Any]:
@@ -51,7 +50,7 @@ async def error(visit: Visit) -> Response:
         group=group,
         rows=rows,
         more=more,
-        address=_address,
+        address=below,
     )
 
 
@@ -117,10 +116,6 @@ def _entry(given: str) -> str:
     if not ENTRY_ID.fullmatch(given):
         raise PageRefused(404, "That is no id of a dead letter.")
     return given
-
-
-def _address(path: str, **query: str) -> str:
-    return f"{path}?{urlencode(query)}"
 
 
 PAGES = (

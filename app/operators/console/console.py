@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from oncegate.app.http1 import TrustedPeers
 from oncegate.app.operators.audit import Author
-from oncegate.app.operators.console import all_unknown, audit, find, overview, record, records, routes, unknown
+from oncegate.app.operators.console import all_unknown, audit, callers, find, overview, record, records, routes, unknown
 from oncegate.app.operators.console.attempts import Attempts
 from oncegate.app.operators.console.frame import (
     COOKIE,
@@ -193,7 +193,7 @@ def _pages(sources: Sources) -> list[ConsolePage]:
         from oncegate.app.operators.console import order, outbox, projections
 
         pages += [*order.PAGES, *outbox.PAGES, *projections.PAGES]
-    return [*pages, *routes.PAGES, *audit.PAGES]
+    return [*pages, *callers.PAGES, *routes.PAGES, *audit.PAGES]
 
 
 async def _made(page: ConsolePage, visit: Visit) -> Response:

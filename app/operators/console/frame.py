@@ -148,6 +148,11 @@ class Visit:
         return Author(self.operator, reason)
 
 
+def below(path: str, **query: str) -> str:
+    """The address of a page below the console, by what it is to show."""
+    return f"{path}?{urlencode(query)}"
+
+
 def redirect(path: str, query: str = "") -> Response:
     """Lead on by GET."""
     return Response(status_code=303, headers={**HEADERS, "location": f"{path}?{query}" if query else path})

@@ -12,6 +12,8 @@ from oncegate.app.operators.console.sources import Sources
 from oncegate.app.operators.database_errors import DatabaseUnavailable
 from oncegate.app.operators.newest import Chosen, newest
 from oncegate.cache.errors import CacheError
+from oncegate.cache.record import State
+from oncegate.middleware.admission.observe import ENFORCED
 
 SCANNED: Final = 500
 """Records that are looked at for one overview; the page says so, and leads to those that look at more."""
@@ -22,9 +24,11 @@ COLUMNS: Final = {
     "replayed": ("replayed",),
     "in flight": ("in-flight",),
     "reused": ("key-reused",),
-    "unknown": ("outcome-unknown",),
+    "unknown": ("outcome-unknown", "upstream-failed", "gateway-failed"),
 }
-"""Decisions that have a column of their own; the others are counted together."""
+"""Decisions that have a column of their own; the others are counted together. Unknown is the answer to a retry that is refused,
+and to a first request whose upstream was lost.
+"""
 
 
 async def overview(visit: Visit) -> Response:
@@ -48,22 +52,33 @@ async def overview(visit: Visit) -> Response:
         gauges=sources.gauges(),
         columns=[*COLUMNS, OTHER],
         recent=recent,
-        decisions=by_route(recent["decisions"]),
+        decisions=by_route(recent["decisions"], recent["outcomes"]),
         up=up,
-        of_all=by_route(up.get("decisions", [])),
+        of_all=by_route(up.get("decisions", []), ()),
         cache=cache,
     )
 
 
-def by_route(decided: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """A row for each route: its count in each of the columns, and in all. What was only observed has rows of its own."""
+def by_route(decided: Iterable[Mapping[str, Any]], ended: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """A row for each route: its count in each of the columns, and in all, and how many of its attempts have ended unknown, by
+    what ``ended``.
+
+    What was only observed has rows of its own.
+    """
+    became_unknown = {each["route"]: each["count"] for each in ended if each["outcome"] == State.UNKNOWN}
     column_of = {decision: column for column, decisions in COLUMNS.items() for decision in decisions}
-    rows: dict[tuple[str, str], Counter[str]] = {}
+    rows: dict[tuple[str, str], Counter[str]] = {(route, ENFORCED): Counter() for route in became_unknown}
     for each in decided:
         column = column_of.get(each["decision"], OTHER)
         rows.setdefault((each["route"], each["mode"]), Counter())[column] += each["count"]
     return [
-        {"route": route, "mode": mode, "counts": [counts[name] for name in (*COLUMNS, OTHER)], "all": counts.total()}
+        {
+            "route": route,
+            "mode": mode,
+            "counts": [counts[name] for name in (*COLUMNS, OTHER)],
+            "all": counts.total(),
+            "became_unknown": became_unknown.get(route, 0) if mode == ENFORCED else None,
+        }
         for (route, mode), counts in sorted(rows.items())
     ]
 

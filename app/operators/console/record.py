@@ -6,7 +6,7 @@ import orjson
 from starlette.responses import Response
 
 from oncegate.app.operators.audit import Author
-from oncegate.app.operators.console.frame import ConsolePage, PageRefused, Visit
+from oncegate.app.operators.console.frame import ConsolePage, PageRefused, Visit, below
 from oncegate.app.operators.console.prospects import command_line, prospect, route_of
 from oncegate.app.operators.records import WHY_NOT, resolution
 from oncegate.app.operators.resolving import report, resolve_and_report
@@ -79,7 +79,24 @@ async def _page(visit: Visit, response: dict[str, Any] | None = None) -> Respons
         drawing=STATES,
         prospect=prospect(found, route),
         command_line=command_line(found, route, address),
+        places=await _places(visit, identifier) if found["submission"] else [],
+        address=below,
     )
+
+
+async def _places(visit: Visit, identifier: str) -> list[dict[str, Any]]:
+    """Where a submission's command is, in each of the streams that know of it."""
+    if not visit.sources.streams:
+        return []
+    from oncegate.app.operators.letter_search import command_place  # loads redis-py's client
+
+    places = []
+    for name, opened in visit.sources.streams.items():
+        async with opened() as commands:
+            found = await command_place(commands, identifier)
+        if found is not None:
+            places.append({"stream": name, **found})
+    return places
 
 
 STATES: Final = (

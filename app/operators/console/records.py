@@ -35,6 +35,7 @@ async def records(visit: Visit) -> Response:
         found=found,
         counts=[each for each in counts if each[1] or each[0] != "unreadable"],
         further=_address(given, cursor=found["cursor"]) if found["cursor"] else "",
+        again=_address(given, cursor=visit.query("cursor")) if visit.query("cursor") else _address(given),
         from_the_beginning=_address(given) if visit.query("cursor") else "",
     )
 

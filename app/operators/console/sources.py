@@ -11,6 +11,7 @@ from oncegate.app.operators.readiness import Readiness
 from oncegate.app.operators.records import Records
 from oncegate.app.operators.standing import Standing
 from oncegate.app.telemetry.recent import RecentDecisions
+from oncegate.app.telemetry.refusals import Refusals
 
 if TYPE_CHECKING:
     from oncegate.app.operators.database import OperatorsDatabase
@@ -21,15 +22,16 @@ if TYPE_CHECKING:
 class Sources:
     """What the pages show.
 
-    ``recent`` are the decisions of this gateway, ``gauges`` numbers of the moment, by all its workers; ``policy`` is what is
-    published about keys; ``streams`` open the commands of a stream, by its name; ``standing`` is how
-    processes and the cache stand, and the settings in effect.
+    ``recent`` are the decisions of this gateway, ``refusals`` whom it has refused, ``gauges`` numbers of the moment, by all its
+    workers; ``policy`` is what is published about keys; ``streams`` open the commands of a stream, by its name; ``standing`` is
+    how processes and the cache stand, and the settings in effect.
     """
 
     records: Records
     readiness: Readiness
     policy: Callable[[], dict[str, Any]]
     recent: RecentDecisions
+    refusals: Refusals
     gauges: Callable[[], Mapping[str, int]]
     streams: "Mapping[str, OpenCommands]"
     standing: Standing

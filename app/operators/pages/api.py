@@ -14,6 +14,7 @@ from oncegate.app.operators.audit import OPERATOR
 from oncegate.app.operators.audit_lines import AuditLines
 from oncegate.app.operators.database_errors import ChangeRefused, DatabaseUnavailable, NotKept
 from oncegate.app.operators.pages import audit as audit_page
+from oncegate.app.operators.pages import callers as callers_page
 from oncegate.app.operators.pages import commands, description, models
 from oncegate.app.operators.pages import database as database_page
 from oncegate.app.operators.pages import decisions as decisions_page
@@ -31,6 +32,7 @@ from oncegate.app.operators.records import NotARecord, Records
 from oncegate.app.operators.reloading import Reload
 from oncegate.app.operators.standing import Standing
 from oncegate.app.telemetry.recent import RecentDecisions
+from oncegate.app.telemetry.refusals import Refusals
 from oncegate.cache.errors import CacheError, RecordUnreadable
 from oncegate.middleware.http.asgi import App, BodyAgain, Message, Receive, Scope, Send, read_body
 from oncegate.middleware.http.cors import CrossOrigin
@@ -139,6 +141,7 @@ def create_app(
     recent: RecentDecisions | None = None,
     standing: Standing | None = None,
     database: "OperatorsDatabase | None" = None,
+    refusals: Refusals | None = None,
     cors: CrossOrigin | None = None,
     guarded: frozenset[str] = frozenset(FOR_OPERATORS),
     console: App | None = None,
@@ -147,8 +150,8 @@ def create_app(
     """The app, whose paths begin behind the prefix.
 
     ``metrics`` formats them as an ``Accept`` header asks; ``policy`` makes what is published about keys. Where ``records``,
-    ``statuses``, ``streams``, ``reload``, ``audit``, ``recent``, ``standing`` or ``database`` are not given, their paths don't
-    exist; without ``operators`` only statuses may.
+    ``statuses``, ``streams``, ``reload``, ``audit``, ``recent``, ``refusals``, ``standing`` or ``database`` are not given, their
+    paths don't exist; without ``operators`` only statuses may.
     ``cors`` says which scripts may read commands' statuses; ``guarded`` are the paths that need an operator's token. ``console``
     answers what is below ``console``, and browsers at the prefix itself. What stands in one of the headers ``unshown`` is no
     request's id.
@@ -160,7 +163,7 @@ def create_app(
     app.state.unshown = unshown
     app.state.records, app.state.statuses, app.state.streams, app.state.reload = records, statuses, streams, reload
     app.state.audit, app.state.recent, app.state.standing = audit, recent, standing
-    app.state.database = database
+    app.state.refusals, app.state.database = refusals, database
     for each in routers(
         statuses=statuses is not None,
         records=operators is not None and records is not None,
@@ -168,6 +171,7 @@ def create_app(
         reload=operators is not None and reload is not None,
         audit=operators is not None and audit is not None,
         decisions=operators is not None and recent is not None,
+        callers=operators is not None and refusals is not None,
         standing=operators is not None and standing is not None,
         database=operators is not None and database is not None,
     ):
@@ -186,6 +190,7 @@ def routers(
     reload: bool = True,
     audit: bool = True,
     decisions: bool = True,
+    callers: bool = True,
     standing: bool = True,
     database: bool = True,
 ) -> list[APIRouter]:
@@ -204,6 +209,8 @@ def routers(
         found.append(audit_page.router)
     if decisions:
         found.append(decisions_page.router)
+    if callers:
+        found.append(callers_page.router)
     if standing:
         found.append(standing_page.router)
     if database:

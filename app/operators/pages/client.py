@@ -23,6 +23,7 @@ from oncegate.app.operators.pages.models import (
     ProcessList,
     RecordIds,
     RecordList,
+    RefusedList,
     ReloadedShape,
     Resolved,
     SettingList,
@@ -87,6 +88,10 @@ class RemoteGateway:
     async def decisions(self, minutes: int) -> dict[str, Any]:
         """What it answered in the last ``minutes``. Raises `GatewayError`."""
         return self._document("GET", f"decisions/?minutes={minutes}", DecisionList)
+
+    async def callers(self, minutes: int, limit: int) -> dict[str, Any]:
+        """Whom it refused in the last ``minutes``, ``limit`` callers at most. Raises `GatewayError`."""
+        return self._document("GET", f"callers/?minutes={minutes}&limit={limit}", RefusedList)
 
     async def processes(self) -> dict[str, Any]:
         """See `oncegate.app.operators.heartbeats.processes`. Raises `GatewayError`."""

@@ -297,6 +297,9 @@ class KeptResponse(OriginalResult):
 
 class WholeRecord(RecordShape):
     found: Literal["absent", "failed", "unknown"] | None = Field(description="What an attempt in flight has found")
+    fingerprint: Annotated[str, Field(pattern="^[0-9a-f]{32}$")] | Missing = Field(
+        default=None, description="The digest of its method, path, query and payload, as a retry's must be"
+    )
     response: KeptResponse | None
 
 
@@ -349,6 +352,12 @@ class DecidedShape(_Sent):
     count: int
 
 
+class EndedShape(_Sent):
+    route: str = Field(description="The pattern, * for the default one")
+    outcome: Literal["succeeded", "failed", "unknown", "released"] = Field(description="As in oncegate_attempts_total")
+    count: int
+
+
 class DecisionList(_Sent):
     since: AwareDatetime
     seconds: float = Field(
@@ -356,6 +365,37 @@ class DecisionList(_Sent):
     )
     process: str = Field(description="The host and process that answers")
     decisions: list[DecidedShape]
+    outcomes: list[EndedShape] | Missing = Field(default=None, description="Of the attempts that ended in that time")
+
+
+class RefusedRoute(_Sent):
+    route: str = Field(description="The pattern, * for the default one")
+    count: Annotated[int, Field(ge=1)]
+    decisions: dict[str, int] = Field(
+        description="By problem; mismatch-warned: a replay, although the payload was another one (on_mismatch = warn)"
+    )
+
+
+class RefusedCaller(_Sent):
+    caller: CallerDigest | None = Field(
+        description="Its digest, as records' ids have it behind the colon; null where it was refused before that was known"
+    )
+    count: Annotated[int, Field(ge=1)]
+    routes: list[RefusedRoute]
+
+
+class RefusedList(_Sent):
+    since: AwareDatetime
+    seconds: float = Field(
+        description="How long that is ago: up to a minute more, or less where it has not run for so long"
+    )
+    process: str = Field(description="The host and process that answers")
+    refused: Annotated[int, Field(ge=0)] = Field(description="All that were refused in that time")
+    others: Annotated[int, Field(ge=0)] = Field(
+        description="How many of them are not listed: of callers behind the limit, or of callers who gave their place in a "
+        "minute's bounded table to another one"
+    )
+    callers: list[RefusedCaller]
 
 
 class ProcessShape(_Sent):

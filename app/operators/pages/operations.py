@@ -22,6 +22,7 @@ FOR_OPERATORS = (
     "streams",
     "audit",
     "decisions",
+    "callers",
     "processes",
     "cache",
     "settings",

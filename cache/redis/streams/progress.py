@@ -37,6 +37,6 @@ async def oldest_ms(stream: CommandStream) -> int | None:
 
 
 async def letter_heads(stream: CommandStream, start: str, count: int) -> list[tuple[str, Fields]]:
-    """At most ``count`` dead letters from ``start`` on, the newest first: their ``dead.`` fields, command and route alone."""
+    """At most ``count`` dead letters from ``start`` on, the newest first: of what, and why, without what they hold."""
     found = entries_of(await run_script(stream.client, LETTER_HEADS, (stream.dead_key,), start, count))
     return [(letter.decode(), fields) for letter, fields in found]

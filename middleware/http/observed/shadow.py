@@ -218,7 +218,7 @@ class Observed:
 def shadow_of(door: HttpDoor) -> HttpDoor:
     """The door by which what is observed goes: its app answers with the copy of a response that there is."""
     traces = None if door.traces is None else door.traces.observed()
-    return replace(door, app=_copied, submit=_copied, observe=None, traces=traces)
+    return replace(door, app=_copied, submit=_copied, observe=None, traces=traces, count_refusal=None)
 
 
 async def _copied(scope: Scope, receive: Receive, send: Send) -> None:

@@ -131,10 +131,28 @@ async def test_a_gateway_s_list_is_of_a_route_a_caller_or_a_time_too() -> None:
             (decided,) = json.loads(lately.stdout)["decisions"]
             assert (decided["route"], decided["count"]) == ("*", 6)
             text = (await asyncio.to_thread(partial(invoke, "decisions", "--gateway", url, **mine))).stdout
-            assert [line.split()[0] for line in text.splitlines()] == ["route", "*", "in"]
+            assert [line.split()[:2] for line in text.splitlines()] == [
+                ["route", "decision"],
+                ["*", "upstream-failed"],
+                [],
+                ["route", "outcome"],
+                ["*", "unknown"],
+                ["in", "the"],
+            ]
+            async with httpx.AsyncClient(base_url=url, timeout=PATIENCE) as client:
+                headers = {"Idempotency-Key": "k-0", "Authorization": "Bearer a"}
+                for _ in range(2):
+                    assert (await client.post("/x", headers=headers)).status_code == 409
+            whose = await asyncio.to_thread(partial(invoke, "callers", "--json", "--gateway", url, **mine))
+            (refused,) = json.loads(whose.stdout)["callers"]
+            assert refused["routes"] == [{"route": "*", "count": 2, "decisions": {"outcome-unknown": 2}}]
+            text = (await asyncio.to_thread(partial(invoke, "callers", "--gateway", url, **mine))).stdout
+            assert text.splitlines()[1].split() == [refused["caller"], "*", "outcome-unknown", "2"]
             everything = await asyncio.to_thread(listed, "--since", "1h", "--route", "*")
             of_a = await asyncio.to_thread(partial(listed, "--caller", "-", stdin="Authorization: Bearer a"))
             assert (len(everything), len(of_a)) == (6, 3)
+            by_digest = await asyncio.to_thread(listed, "--caller", refused["caller"])
+            assert [each["id"] for each in by_digest] == [each["id"] for each in of_a]
             assert [each["id"] for each in of_a] == [each["id"] for each in everything][1::2]
             assert await asyncio.to_thread(listed, "--route", "/other") == []
             show = ("keys", "show", "--record", of_a[0]["id"], "--gateway", url)

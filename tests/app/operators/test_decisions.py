@@ -12,6 +12,7 @@ import pytest
 from oncegate.app.telemetry import recent
 from oncegate.app.telemetry.metrics import Metrics
 from oncegate.app.telemetry.recent import MOST_MINUTES, RecentDecisions
+from oncegate.cache.record import State
 from oncegate.middleware.admission.observe import Observation
 from testing.served import served
 from testing.upstreams import OK, Upstream, answering
@@ -71,6 +72,21 @@ async def test_it_counts_what_came_since_whichever_worker_counted_it(clock: Cloc
     assert (whole["seconds"], counted(whole)["/payments first"]) == (601, 10)
 
 
+async def test_it_counts_what_became_of_attempts(clock: Clock) -> None:
+    metrics = Metrics([("/payments", ("POST",)), ("*", ("POST",))])
+    recently = RecentDecisions(metrics)
+    metrics.attempt_settled("/payments", State.UNKNOWN, 0.1)
+    await recently.note()
+    clock.now += 60
+    for state in (State.UNKNOWN, State.UNKNOWN, State.SUCCEEDED, None):
+        metrics.attempt_settled("/payments", state, 0.1)
+    assert (await recently.listing(1))["outcomes"] == [
+        {"route": "/payments", "outcome": "unknown", "count": 2},
+        {"route": "/payments", "outcome": "released", "count": 1},
+        {"route": "/payments", "outcome": "succeeded", "count": 1},
+    ]
+
+
 async def test_it_is_bounded(clock: Clock) -> None:
     metrics = Metrics([("/payments", ("POST",))])
     recently = RecentDecisions(metrics)
@@ -100,6 +116,7 @@ async def test_the_page_is_of_this_gateway_and_for_operators() -> None:
         found = (await get(minutes=1)).json()
         assert counted(found) == {"* first": 2, "* replayed": 1}
         assert found["decisions"][0]["mode"] == "enforced"
+        assert found["outcomes"] == [{"route": "*", "outcome": "succeeded", "count": 2}]
         assert "k-1" not in json.dumps(found)
         await get(401, "wrong")
         for wrong in (0, MOST_MINUTES + 1, "many"):

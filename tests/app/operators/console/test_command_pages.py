@@ -142,3 +142,21 @@ async def test_what_nobody_would_read_is_said_and_stays(operated: Operated) -> N
     assert (await operated.left(), await operated.audit()) == (1, [])
     for path in ("/commands/error?stream=commands&group=absurd", "/commands/letter?stream=commands&id=1-1"):
         assert (await browser.open(path)).status == 404
+
+
+async def test_a_submission_s_record_leads_to_its_command(operated: Operated) -> None:
+    browser, letters = operated.browser, operated.letters
+    await browser.log_in(READER)
+    accepted = (await operated.there.submit()).json()
+    identifier = accepted["command"]
+    page = await browser.open(f"/records/{identifier}")
+    assert f"{accepted['position']} : in the stream" in page.text
+    assert "not begun" in page.text
+    held = await operated.there.cache.get(f"{operated.there.namespace}:{identifier}")
+    assert held is not None
+    assert held.record.fingerprint.hex() in page.text
+    letter = letters.add(identifier, others=died(HOSTILE))
+    page = await browser.open(f"/records/{identifier}")
+    assert f"{CONSOLE}/commands/letter?stream=commands&id={letter}" in page.links()
+    assert HOSTILE in page.text
+    assert "<img" not in page.answer.text

@@ -84,10 +84,23 @@ async def test_the_overview_shows_what_needs_a_person_and_what_was_decided() -> 
         page = await browser.open()
         assert f"{CONSOLE}/records/{identifier}" in page.links()
         assert re.search(r"Unknown outcomes 1\b", page.text)
-        row = re.search(r"\* ([\d ]+) Requests of the last", page.text)
-        assert row is not None
-        assert row[1].split() == ["0", "0", "0", "0", "1", "1", "2"], "of five columns, the others, and all"
+        assert row_of(page) == [0, 0, 0, 0, 2, 0, 2, 1], "of five columns, the others, and all; one attempt is unknown"
         assert "upstream unreachable" in page.text.lower() or "upstream reachable" in page.text.lower()
+
+
+async def test_the_overview_counts_what_an_upstream_s_own_answer_leaves_unknown() -> None:
+    """Its 502 says that nobody knows; it was a first request all the same, and no refusal."""
+    async with paying(answer=b"HTTP/1.1 502 Bad Gateway\r\ncontent-length: 0\r\n\r\n") as browser:
+        await pay(browser, "k-1")
+        await pay(browser, "k-1")
+        assert row_of(await browser.open()) == [1, 0, 0, 0, 1, 0, 2, 1]
+
+
+def row_of(page: Browsed) -> list[int]:
+    """The overview's row of the default route."""
+    row = re.search(r"\* ([\d ]+) Requests of the last", page.text)
+    assert row is not None
+    return [int(count) for count in row[1].split()]
 
 
 async def test_the_menu_says_where_one_is() -> None:
@@ -324,7 +337,7 @@ async def test_what_others_have_written_is_text(hostile: str) -> None:
         page = await browser.send((await browser.open("/find")).form("/find"), what="k-1")
         shown = await browser.send(page.form("/response"))
         assert shown.text.count(" ".join(hostile.split())) == 2, "the header and the body, letter by letter"
-        plain = await browser.send((await browser.open("/find")).form("/find"), what="k-nothing")
+        plain = await browser.send((await browser.open("/find")).form("/find"), what="(k-nothing)")
         found = await browser.send((await browser.open("/find")).form("/find"), what=hostile)
         if found.status == 400:  # what begins with a quote and is no key
             assert hostile.startswith('"')
