@@ -4,6 +4,7 @@ import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,7 @@ def use(gateway: Gateway) -> None:
     for number in range(REUSED):
         assert send(gateway, "/payments", f"paid-{number}", amount=999) == 422
     for number in range(LOST - 1):
-        wait_until(lambda key=f"lost-{number}": is_unknown(gateway, key), "its lease lapses")
+        wait_until(partial(is_unknown, gateway, f"lost-{number}"), "its lease lapses")
 
 
 def is_unknown(gateway: Gateway, key: str) -> bool:

@@ -226,6 +226,8 @@ def who_reuses(night: Night, log: Path) -> str:
     """The digest of the caller with the most requests that were refused for their key: from the access log."""
     wait_until(lambda: log.read_text("utf-8").count("key-reused") == REUSED - 1, "all are logged")
     lines = [json.loads(line) for line in log.read_text("utf-8").splitlines()]
-    callers = Counter(line["record"].partition(":")[2] for line in lines if line["decision"] == "key-reused")
+    callers: Counter[str] = Counter(
+        line["record"].partition(":")[2] for line in lines if line["decision"] == "key-reused"
+    )
     (found,) = callers
     return found
