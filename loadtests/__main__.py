@@ -13,6 +13,8 @@ from loadtests import (
     attack,
     budget,
     builds,
+    console,
+    console_report,
     cost,
     cost_report,
     duplicates,
@@ -42,6 +44,7 @@ BENCHES: dict[str, tuple[Callable[..., Results], Any]] = {
     "relay": (relay.run, relay),
     "projections": (projections.run, projections),
     "budget": (budget.run, budget),
+    "console": (console.run, console_report),
 }
 """What measures, and what says what it means: ``tables`` and ``plot``."""
 RESULTS = Path(__file__).parent / "results"
@@ -183,6 +186,24 @@ def bench_instructions(out: Path | None, **options: Any) -> None:
 def bench_budget(fill: bool, **options: Any) -> None:
     """Where the instructions of a request go, by stage, in both builds; the objects that it makes; the bare floor."""
     _bench("budget", fill=fill, **options)
+
+
+@main.command("console")
+@_rounds
+@click.option(
+    "--seconds", type=click.IntRange(1), default=5, show_default=True, help="For each measurement of clients."
+)
+@click.option("--records", type=click.IntRange(1000), default=1_000_000, show_default=True)
+@click.option("--letters", type=click.IntRange(200), default=100_000, show_default=True, help="Dead letters.")
+@click.option(
+    "--build", type=click.Choice(builds.BUILDS), help="The build to measure [the compiled one, where there is one]."
+)
+@_quick
+@_out
+@_fill
+def bench_console(fill: bool, **options: Any) -> None:
+    """The console's pages beside many records and dead letters; clients' p99 beside an open page; what the wheel has for it."""
+    _bench("console", fill=fill, **options)
 
 
 @main.command("attack")

@@ -19,6 +19,7 @@ from loadtests import (
     budget,
     builds,
     capacity,
+    console_report,
     cost_report,
     duplicates,
     gateway_report,
@@ -44,7 +45,7 @@ PAGES = (
     "docs/projections.md",
     "README.md",
 )
-BENCHES = ("gateway", "middleware", "cost", "duplicates", "inbox", "order", "relay", "projections", "budget")
+BENCHES = ("gateway", "middleware", "cost", "duplicates", "inbox", "order", "relay", "projections", "budget", "console")
 MARKED = re.compile(r"(<!-- made by scripts/performance: ([a-z-]+) -->\n).*?(<!-- until here -->)", re.DOTALL)
 
 Everything = dict[str, Results]
@@ -207,6 +208,7 @@ PARTS: dict[str, Callable[[Everything], str]] = {
     "relay": lambda results: _tables(relay.tables(results["relay"])),
     "projections": lambda results: _tables(projections.tables(results["projections"])),
     "budget": lambda results: _tables(budget.tables(results["budget"])),
+    "console": lambda results: _tables(console_report.tables(results["console"])),
     "others": lambda _: on_other_machines(others()),
     "scaling": _scaling,
     "readme": _readme,
@@ -238,6 +240,7 @@ def draw_all(results: Everything) -> None:
         "relay": ("relay", relay.plot),
         "projections": ("projections", projections.plot),
         "budget": ("budget", budget.plot),
+        "console": ("console", console_report.plot),
     }  # fmt: skip
     for name, (bench, plot) in plots.items():
         draw(results[bench], plot, KEPT, name, formats=("svg",))

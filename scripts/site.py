@@ -52,6 +52,8 @@ SETTINGS = {
         "myst.header",  # a page may leave out a level, as a forge lets it
     ],
 }
+_PICTURE = re.compile(r'^ *<(?:img|source)\b[^>]*?\b(?:src|srcset)="([^":]+)"', re.MULTILINE)
+"""Of HTML in a page, which Sphinx leaves as it is."""
 _LINK = re.compile(r"(```.*?^ *```|`[^`\n]*`)|(\]\()([^)#:\s]+)(?=[#)])", re.DOTALL | re.MULTILINE)
 
 
@@ -69,8 +71,24 @@ def build(target: Path, root: Path = ROOT, sections: dict[str, tuple[str, ...]] 
             Sphinx(pages, None, target, work, "html", SETTINGS, status=None, warning=warnings, freshenv=True).build()
             warnings.seek(0)
             found = re.sub(r"\x1b\[[0-9;]*m", "", warnings.read()).replace(f"{pages}{os.sep}", "")
+        found += place_pictures(root, pages, target)
     if found:
         raise SystemExit(f"{found}scripts/site: mend what is named above")
+
+
+def place_pictures(root: Path, pages: Path, target: Path) -> str:
+    """Put the pictures of HTML in ``pages`` where the site at ``target`` has its pages; a line for each that is not there."""
+    missing = ""
+    for page in sorted(pages.rglob("*.md")):
+        folder = page.relative_to(pages).parent
+        for link in _PICTURE.findall(page.read_text("utf-8")):
+            picture = Path(os.path.normpath(folder / link))
+            if (root / picture).is_file():
+                (target / picture).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(root / picture, target / picture)
+            else:
+                missing += f"{page.relative_to(pages)}: WARNING: there is no picture {link}\n"
+    return missing
 
 
 def gather(root: Path, pages: Path, sections: dict[str, tuple[str, ...]]) -> None:

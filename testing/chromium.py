@@ -162,7 +162,7 @@ class Chromium(Browser):
                 **({"text": text} if text and kind == "keyDown" else {}),
             )
 
-    def picture(self, file: Path) -> None:
-        """Write what is seen as a PNG."""
-        shown = self.command("Page.captureScreenshot", format="png", captureBeyondViewport=True)
+    def picture(self, file: Path, *, whole: bool = True) -> None:
+        """Write the ``whole`` page as a PNG, or what of it is in sight."""
+        shown = self.command("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
         file.write_bytes(base64.b64decode(shown["data"]))

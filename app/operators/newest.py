@@ -25,7 +25,7 @@ MOST_SCANNED: Final = 10_000
 """Records that one answer looks at where nothing else is said."""
 MOST_SECONDS: Final = 10.0
 """After which an answer ends with what was found."""
-_STEP: Final = 500
+_STEP: Final = 200
 
 
 @dataclass(frozen=True, slots=True)

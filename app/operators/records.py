@@ -35,8 +35,8 @@ from oncegate.middleware.rules.keys.key import (
 from oncegate.middleware.rules.policy import OF_THE_MOMENT, Policy
 
 MOST_LISTED = 1000
-AT_ONCE = 50
-"""Records that are read, and decoded, before the event loop goes on with others' work: some 2 ms."""
+AT_ONCE = 20
+"""Records that are read, and decoded, before the event loop goes on with others' work: about 1 ms."""
 UNREADABLE = "unreadable"
 """The state of a record that can't be read."""
 MOST_SECONDS = 10 * 366 * 86400.0

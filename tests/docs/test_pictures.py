@@ -1,12 +1,16 @@
 """The pictures of the docs are what a run makes, today; each reads in dark, in light and to a screen reader, and is on a page."""
 
+import json
 import re
+import socket
+import struct
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
-from testing.pictures import choice, runs
+from testing.fetching import NotFetchedError, fetched
+from testing.pictures import choice, runs, screens
 from testing.pictures.drawing import sequence
 from testing.pictures.events import Act, Message, Run
 
@@ -14,6 +18,11 @@ ROOT = Path(__file__).parents[2]
 PICTURES = sorted((ROOT / "docs/pictures").glob("*.svg"))
 SVG = "{http://www.w3.org/2000/svg}"
 PAYMENT_BOOKED = "books payment 1"
+SCREENS = sorted((ROOT / "docs/pictures").glob("*.png"))
+WORDS: dict[str, list[str]] = json.loads((ROOT / "docs/pictures" / screens.WORDS).read_text("utf-8"))
+MOST_BYTES = 600_000
+"""Of all screens together: who reads the docs loads them."""
+PAGES = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
 
 
 @pytest.mark.parametrize("name", [*runs.RUNS])
@@ -53,8 +62,7 @@ def test_a_picture_reads_without_eyes_in_the_dark_and_without_a_script(picture: 
 
 @pytest.mark.parametrize("picture", PICTURES, ids=lambda path: path.stem)
 def test_a_picture_is_on_a_page_with_words_for_who_can_not_see_it(picture: Path) -> None:
-    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
-    shown = [re.findall(rf"!\[(.+)\]\((?:docs/)?pictures/{picture.name}\)", page.read_text("utf-8")) for page in pages]
+    shown = [re.findall(rf"!\[(.+)\]\((?:docs/)?pictures/{picture.name}\)", page.read_text("utf-8")) for page in PAGES]
     assert any(shown)
 
 
@@ -71,3 +79,38 @@ def test_another_order_another_party_and_hostile_words_are_another_picture() -> 
 def test_nobody_is_noted_who_takes_no_part() -> None:
     with pytest.raises(ValueError, match="take no part"):
         Run("title", ("a", "b")).note(Message("a", "c", "POST"))
+
+
+def size(picture: Path) -> tuple[int, int]:
+    """Width and height of a PNG."""
+    data = picture.read_bytes()
+    assert data[:8] == b"\x89PNG\r\n\x1a\n"
+    return struct.unpack("!II", data[16:24])
+
+
+@pytest.mark.timeout(600)  # a demo, two gateways, a worker and a browser
+def test_screens_taken_today_have_the_words_and_the_size_of_those_in_the_docs(tmp_path: Path) -> None:
+    try:
+        fetched("chromium")
+    except NotFetchedError as error:
+        pytest.skip(str(error))
+    texts = screens.take_all(tmp_path)
+    assert {name: screens.words(text) for name, text in texts.items()} == WORDS, "run scripts/pictures screens"
+    assert {path.name: size(path) for path in tmp_path.glob("*.png")} == {path.name: size(path) for path in SCREENS}
+    for text in texts.values():
+        assert not re.search(rf"\b{re.escape(socket.gethostname())}/\d|{re.escape(str(Path.home()))}|/tmp/", text)
+
+
+def test_the_screens_are_those_whose_words_are_known_and_small() -> None:
+    assert {path.stem for path in SCREENS} == {f"{name}{suffix}" for name in WORDS for suffix in ("", "-dark")}
+    assert sum(path.stat().st_size for path in SCREENS) < MOST_BYTES
+    assert {size(path)[0] for path in SCREENS} == {360, 1440}
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_a_screen_is_on_a_page_light_and_dark_with_words_for_who_can_not_see_it(name: str) -> None:
+    shown = re.compile(
+        rf'<picture>\s*<source media="\(prefers-color-scheme: dark\)" srcset="((?:docs/)?pictures/){name}-dark\.png">\s*'
+        rf'<img alt="[^"]{{20,}}" (?:width="[^"]+" )?src="\1{name}\.png">\s*</picture>'
+    )
+    assert any(shown.search(page.read_text("utf-8")) for page in PAGES)

@@ -35,7 +35,7 @@ class Page(HTMLParser):
             self.links.append(found["href"])
         elif tag == "link" and found.get("rel") not in ("canonical", "search", "index", "next", "prev"):
             self.fetched.append(found.get("href", ""))
-        self.fetched += [found[name] for name in ("src", "data", "poster") if name in found and tag != "a"]
+        self.fetched += [found[name] for name in ("src", "srcset", "data", "poster") if name in found and tag != "a"]
         self.fetched += re.findall(r"url\((.*?)\)", found.get("style", ""))
 
 
@@ -105,9 +105,13 @@ def test_pictures_are_on_the_site(site: Path) -> None:
     assert {path.name for path in (ROOT / "docs/pictures").glob("*.svg")} <= {
         path.name for path in (site / "_images").iterdir()
     }
+    for screen in (ROOT / "docs/pictures").glob("*.png"):
+        assert (site / screen.relative_to(ROOT)).read_bytes() == screen.read_bytes()
 
 
 WRONG = {
+    '<img alt="a" src="docs/nowhere.png">': "docs/nowhere.png",
+    '<source srcset="docs/nowhere-dark.png">': "docs/nowhere-dark.png",
     "[a](docs/nowhere.md)": "docs/nowhere.md",
     "[a](docs/faq.md#no-question)": "no-question",
     "[a](#no-heading)": "no-heading",

@@ -62,6 +62,20 @@ class Tab:
         self.run(f"document.querySelector({json.dumps(selector)}).click()")
         self.loaded(seen)
 
+    def click_on(self, element: str, *, leads_on: bool = True) -> None:
+        """Click as a mouse does, in the middle of what a script (``element``) finds; it leads to another page, or not."""
+        box = self.run(
+            f"(() => {{ const found = {element}; if (!found) return null; found.scrollIntoView({{block: 'center'}});"
+            "const box = found.getClientRects()[0]; return [box.x + box.width / 2, box.y + box.height / 2] })()"
+        )
+        assert box is not None, f"the page has no {element}"
+        seen = len(self._chrome.events)
+        for kind in ("mousePressed", "mouseReleased"):
+            where = {"x": box[0], "y": box[1], "button": "left", "clickCount": 1}
+            self._call("Input.dispatchMouseEvent", type=kind, **where)
+        if leads_on:
+            self.loaded(seen)
+
     def fill(self, selector: str, text: str) -> None:
         """Write into a field."""
         self.run(f"document.querySelector({json.dumps(selector)}).value = {json.dumps(text)}")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from loadtests import attack, builds, inbox, instructions, order, projections
+from loadtests import attack, builds, console, inbox, instructions, order, projections
 from loadtests.__main__ import main
 from loadtests.bed import OURS
 from loadtests.duplicates import UPSTREAM_SECONDS
@@ -47,7 +47,7 @@ def whole(name: str, folder: Path, before: list[str]) -> dict[str, Any]:
         assert (folder / written).stat().st_size > 100
     results: dict[str, Any] = json.loads((folder / "results.json").read_text())
     assert results["bench"] == name
-    found = [each[-1:] if name == "cost" else each for each in (before, there())]
+    found = [each[-1:] if name in ("cost", "console") else each for each in (before, there())]
     if name in ("inbox", "order", "projections"):
         found = [[builds.SOURCE]]
     assert results["settings"]["builds"] in found  # it may have been made meanwhile
@@ -169,6 +169,22 @@ def test_the_cost_bench_measures_each_of_its_parts(tmp_path: Path) -> None:
             assert sample["errors"] <= 0.001 * sample["requests"]
             assert 0 < sample["p50_ms"] <= sample["p99_ms"]
     assert results["samples"][-1]["records"] >= results["settings"]["records"]
+
+
+def test_each_page_of_the_console_is_loaded_and_clients_are_measured_beside_the_open_ones(tmp_path: Path) -> None:
+    results = bench("console", tmp_path)
+    pages = [sample for sample in results["samples"] if sample["part"] == "page"]
+    assert {"Overview", "Records", "Unknown", "Commands", "Dead letter", "Record"} < {each["page"] for each in pages}
+    for sample in pages:
+        assert sample["bytes"] > 500
+        assert 0 < sample["first_byte_ms"] < 60_000
+        assert 0 < sample["hold_ms"] < 60_000
+    clients = {sample["page"]: sample for sample in results["samples"] if sample["part"] == "clients"}
+    assert set(clients) == {"", *console.OPEN}
+    for name, sample in clients.items():
+        assert sample["errors"] <= 0.001 * sample["requests"]
+        assert (sample["loads"] > 0) is bool(name)
+    assert 0 < results["checks"]["wheel"]["without"] < results["checks"]["wheel"]["whole"]
 
 
 def test_the_instructions_of_each_kind_of_request_are_counted(tmp_path: Path) -> None:

@@ -277,7 +277,7 @@ async def test_of_many_records_a_page_has_some_and_leads_further(monkeypatch: py
     monkeypatch.setattr(unknown_page, "MOST_ROWS", 5)
     monkeypatch.setattr(unknown_page, "SCANNED", 500)
     async with paying() as browser:
-        ids = {await browser.keep_unknown(f"k-{number}", begun_at_ms=1_790_000_000_000) for number in range(1200)}
+        ids = {await browser.keep_unknown(f"k-{number}", begun_at_ms=1_790_000_000_000) for number in range(1300)}
         page, found = await browser.open("/unknown"), set[str]()
         for _ in range(10):
             rows = {link.rpartition("/")[2] for link in page.links() if "/records/" in link}
