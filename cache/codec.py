@@ -109,8 +109,7 @@ _OWN_BEGINS: Final = tuple([b'{"%b":' % name.encode() for name in _OWN_NAMES])
 """The ways in which an object begins that has members of the record's own."""
 _COMMON: Final = tuple([each for each in TRACE_MEMBERS if each.part not in OF_ONE_ATTEMPT])
 _own_parts: Final[Callable[[object], Any]] = attrgetter(*[each.part for each in RECORD_MEMBERS])
-_common_parts: Final[Callable[[object], Any]] = attrgetter(*[each.part for each in _COMMON])
-"""All that is declared, so that nothing is: what is packed once is found by all of it."""
+"""All that is declared: what is packed once is found by all of it, and by `Trace.common`."""
 
 
 def encode_claim(request: ClaimRequest) -> bytes:
@@ -118,7 +117,7 @@ def encode_claim(request: ClaimRequest) -> bytes:
     token, fingerprint, trace = request.token, request.fingerprint, request.trace
     if len(token) != TOKEN_BYTES or len(fingerprint) != FINGERPRINT_BYTES:
         raise ValueError("a claim needs a 16-byte token and a 16-byte fingerprint")
-    first, common, check = _common_of_flight(request.retention_ms, _own_parts(request), _common_parts(trace))
+    first, common, check = _common_of_flight(request.retention_ms, _own_parts(request), trace.common())
     begun, owner = trace.begun_at_ms, token + fingerprint
     times = b'"b":%d,' % begun if begun and trace.took_ms is None and not trace.span else _of_attempt(trace)
     check = crc32(owner, crc32(times, check))
@@ -135,7 +134,7 @@ def encode(record: Record, encryption: Encryption | None = None, key: bytes = b"
     if state is _IN_FLIGHT:
         return _encode_flight(record)
     code, token, fingerprint, attempt = STATE_CODES[state], record.token, record.fingerprint, record.attempt
-    own, common = _common_members(_own_parts(record), _common_parts(trace))
+    own, common = _common_members(_own_parts(record), trace.common())
     if response is None:
         begin = b"%b{%b%b%b" % (
             _OUTCOME.pack(VERSION, code, token, fingerprint, attempt, 0),
@@ -169,7 +168,7 @@ def encode(record: Record, encryption: Encryption | None = None, key: bytes = b"
 
 def _encode_flight(record: Record) -> bytes:
     trace, former, token, fingerprint = record.trace, record.former, record.token, record.fingerprint
-    _, common, check = _common_of_flight(record.retention_ms, _own_parts(record), _common_parts(trace))
+    _, common, check = _common_of_flight(record.retention_ms, _own_parts(record), trace.common())
     times = _of_attempt(trace)
     found = STATE_CODES[record.found] if former is None else _LAPSED
     left = (record.retention_ms, found, record.found_ms)

@@ -54,6 +54,10 @@ class Trace:
         self.route = route
         self.span = span
 
+    def common(self) -> tuple[str, str, str, str]:
+        """The parts that many attempts have the same (all but `OF_ONE_ATTEMPT`), in the order in which they are written."""
+        return self.gateway, self.method, self.route, self.note
+
     def ended(self, took_ms: int, note: str) -> "Trace":
         """The same, of the attempt that has ended."""
         return Trace(self.gateway, self.begun_at_ms, took_ms, note, self.method, self.route, self.span)

@@ -31,7 +31,7 @@ _ONE_WRITE: Final = 65536
 _PHRASES: Final = {status.value: status.phrase for status in HTTPStatus}
 _STATUS_LINES: Final = [f"HTTP/1.1 {status} {_PHRASES.get(status, '')}".encode() for status in range(600)]
 _line_of: Final = b": ".join
-_OF_THE_CONNECTION: Final = frozenset({b"connection", b"transfer-encoding"})
+_FRAMING: Final = frozenset({b"connection", b"content-length", b"transfer-encoding"})
 _END_OF_HEAD: Final = (b"", b"")
 # Numbers: given bytes, ``in`` first tries them as a number, and the error that this raises costs more than the search.
 _LF: Final = 10
@@ -296,14 +296,17 @@ class InboundRequest:
     def _framed_head(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> bytes:
         """Status line and fields, with the framing that the body will have."""
         self.status = status
-        lines = [_STATUS_LINES[status], *map(_line_of, headers)]
-        fields = dict(headers)
-        if b"connection" in fields or b"transfer-encoding" in fields:
-            # Which coding the body gets is no business of the app's.
-            lines = lines[:1] + [_line_of(field) for field in headers if field[0] not in _OF_THE_CONNECTION]
-            self.keep_alive = self.keep_alive and b"close" not in fields.get(b"connection", b"").lower()
-        if b"content-length" in fields:
-            self._left = int(fields[b"content-length"])
+        lines = [_STATUS_LINES[status]]
+        for field in headers:
+            name = field[0]
+            if name not in _FRAMING:
+                lines.append(_line_of(field))
+            elif name == b"content-length":
+                lines.append(_line_of(field))
+                self._left = int(field[1])
+            elif name == b"connection":
+                self.keep_alive = self.keep_alive and b"close" not in field[1].lower()
+            # Neither of the other two passes: the connection is ours, and which coding the body gets is no business of the app's.
         if self._is_head or status in BODILESS:
             self._left = 0
         elif self._left < 0:

@@ -33,6 +33,7 @@ _UNENFORCEABLE: Final = frozenset(
     {"http.response.pathsend", "http.response.zerocopysend", "http.response.trailers", "http.response.push"}
 )
 """ASGI extensions by which an app would send what can't be captured."""
+_LAST_STEPS: Final = (Answer, Exception)
 
 
 class AsgiDriver:
@@ -87,7 +88,7 @@ class AsgiDriver:
                 exchange.admit(found, body)
                 self._body = body
                 body = None
-            while not isinstance(step, Answer | Exception):
+            while not isinstance(step, _LAST_STEPS):
                 if isinstance(step, Verdict):
                     step = await self._wait(step)
                 elif isinstance(step, AttemptView):

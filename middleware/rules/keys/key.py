@@ -37,6 +37,8 @@ _is_bare: Final = re.compile(rb"[!#-+\--\[\]-~]{1,255}").fullmatch
 _is_plain: Final = re.compile(rb'"[ !#-\[\]-~]{1,255}"').fullmatch
 """A quoted key without an escape or a parameter."""
 _ESCAPED: Final = re.compile(r"\\(.)")
+_METHODS: Final = {method: method.encode() for method in ("POST", "PUT", "PATCH", "DELETE")}
+"""The usual ones, which are not encoded anew for each request."""
 _BASE64_TO_ID: Final = bytes.maketrans(b"+/", b"._")
 """An id begins with no ``-`` that a command line would take for an option, and holds no ``/``."""
 
@@ -264,7 +266,7 @@ def fingerprint(
             kind = b"json"
         except NotCanonical:
             pass
-    name = method.encode("latin-1")
+    name = _METHODS.get(method) or method.encode("latin-1")
     digest = digests.payload.copy()
     digest.update(b"%d:%d:%d:%b:%b%b%b" % (len(name), len(path), len(query), kind, name, path, query))
     digest.update(body)

@@ -101,6 +101,14 @@ async def test_an_entry_reads_as_the_command_that_was_appended(stream: Stream) -
     assert Command.read(driven_again.fields()) == driven_again
 
 
+@pytest.mark.parametrize("size", [0, 9, 10, 99, 100, 254, 255, 256, 257, 1000])
+async def test_an_entry_holds_a_body_of_any_size(stream: Stream, size: int) -> None:
+    command = replace(COMMAND, body=b"\r" * size)
+    await stream.append(command, 10)
+    ((_, fields),) = await _entries(stream)
+    assert Command.read(fields) == command
+
+
 @pytest.mark.parametrize(
     "change", [{b"v": b"2"}, {b"fingerprint": b"00"}, {b"accepted_at": b"soon"}, {b"key": b"\xff"}]
 )

@@ -73,6 +73,15 @@ async def test_a_command_is_in_the_stream_with_all_that_travels_along(
     assert b"secret" not in repr(raw).encode(), "a credential is in the stream"
 
 
+async def test_of_a_header_that_comes_twice_the_first_line_counts(redis_server: RedisServer, namespace: str) -> None:
+    lines = [*HEADERS.items(), ("x-correlation-id", "c-1"), ("x-correlation-id", "c-2"), ("x-request-id", "r-1")]
+    async with served("http://127.0.0.1:1", cache=redis_server.url, namespace=namespace, **PATIENT) as (client, _):
+        answer = await client.post("/reports", content=b"{}", headers=lines)
+    assert answer.status_code == 202
+    ((_, command),) = _entries(redis_server, namespace)
+    assert command.correlation == "c-1"
+
+
 async def test_a_retry_gets_the_same_202_byte_for_byte_and_appends_nothing(
     redis_server: RedisServer, namespace: str
 ) -> None:

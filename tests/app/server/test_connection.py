@@ -95,6 +95,17 @@ async def test_a_body_without_a_length_ends_as_its_version_can_tell(version: byt
     assert (b"transfer-encoding: chunked" in fields) == (version == b"1.1")
 
 
+async def test_an_app_ends_the_connection_and_has_no_say_in_the_coding() -> None:
+    async def framed(scope: Scope, receive: Receive, send: Send) -> None:
+        await send(head(transfer_encoding="chunked", connection="X, Close", content_length=2, x="y"))
+        await send(piece(b"ok"))
+
+    async with serving(framed) as (reader, writer):
+        writer.write(GET % b"" + GET % b"behind")
+        got = await reader.read()
+    assert got == b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nx: y\r\nconnection: close\r\n\r\nok"
+
+
 @pytest.mark.parametrize(("method", "status"), [("HEAD", 200), ("GET", 204), ("GET", 304)])
 async def test_a_response_without_content_ends_with_its_head(method: str, status: int) -> None:
     async def empty(scope: Scope, receive: Receive, send: Send) -> None:

@@ -113,6 +113,9 @@ def test_fingerprint_no_octet_moves_from_one_part_into_the_next(
 FINGERPRINTS = [
     (("POST", b"/payments", b"", b"{}"), False, "57a50267ca753f314a6d563870da8195"),
     (("PATCH", b"/a%20b", b"x=1&y", b""), False, "daf1a250cefc265b82bb2a53c3921edd"),
+    (("PUT", b"/payments", b"", b"{}"), False, "3e1e928acfec6433c1b947ac6c34965e"),
+    (("DELETE", b"/payments", b"", b"{}"), False, "2d4931dd3f7e350fb237931e17241e88"),
+    (("MKCOL", b"/payments", b"", b"{}"), False, "910cdd96f60b61f64456f4c13bdbe845"),
     (("POST", b"/", b"", bytes(range(256))), False, "96fcb8a7c0cfa375f9cd660883a38fee"),
     (("POST", b"/payments", b"", b'{"b":[1, 2.0],"a":"\\u20ac"}'), True, "86fc2e60cf3002f07eb6e5360b458bcd"),
     (("POST", b"/payments", b"", b"{"), True, "22fae634f3134c227fac46038601ee57"),
