@@ -13,7 +13,7 @@ from oncegate.middleware.rules.settings import IdempotencySettings, Route
 
 DEFAULT: Final = "default"
 BY_PROGRAM: Final = "the program that made them"
-_URLS: Final = ("upstream", "cache", "ops_database", "jwks", "forward")
+_URLS: Final = ("upstream", "cache", "jwks", "forward")
 """Settings that are URLs: shown without what may be a credential in them."""
 _HAS_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 

@@ -438,10 +438,16 @@ class GatewaySettings(StrictSettings):
 
 
 def redact(url: str) -> str:
-    """``url`` as it may be printed: without a user, a password or a query, which all may hold credentials."""
+    """``url`` as it may be printed: without a user, a password or a query, which all may hold credentials.
+
+    Of one with an @ behind its host the scheme alone: others than we take what is before it for a password with a slash in it.
+    """
     try:
         parts = urlsplit(url)
     except ValueError:
         return "(not a URL)"
-    host = parts.netloc.rpartition("@")[2]
-    return f"{parts.scheme}://{host}{parts.path}" if parts.scheme else "(not a URL)"
+    if not parts.scheme:
+        return "(not a URL)"
+    if "@" in parts.path + parts.query + parts.fragment:
+        return f"{parts.scheme}://(left out)"
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"

@@ -394,10 +394,22 @@ async def test_a_worker_that_cannot_keeps_all_from_it(redis_url: str, tmp_path: 
             assert (await one.reload(configuration("b", more))).startswith("reloaded")
 
 
+AN_HOUR_LATER = """
+import oncegate.app.reload.parent as parent
+now, receive, passed = parent.monotonic, parent.ParentReload._receive, []
+def received(self, seconds):
+    found = receive(self, seconds)
+    passed.extend(found)
+    return found
+parent.monotonic = lambda: now() + 3600 * bool(passed)
+parent.ParentReload._receive = received
+"""
+"""For the parent an hour passes as soon as the first worker has answered: the other one is late, on a slow machine, too."""
+
+
 async def test_a_worker_that_answers_nothing_keeps_all_from_it(redis_url: str, tmp_path: Path) -> None:
     """For so long, and no longer; and the next reload is its own."""
-    before = "import oncegate.app.reload.parent as parent; parent.PREPARE_SECONDS = 1.0"
-    async with reloading(tmp_path, redis_url, 2, configuration("a"), before=before) as one:
+    async with reloading(tmp_path, redis_url, 2, configuration("a"), before=AN_HOUR_LATER) as one:
         _, second = one.gateway.workers()
         os.kill(second, signal.SIGSTOP)
         one.write(configuration("b"))
@@ -500,13 +512,26 @@ async def test_a_secret_is_changed_step_by_step_and_no_other_way(redis_url: str,
             assert secret.replace(" ", "_") not in one.gateway.text()
 
 
+IMPATIENT = """
+import oncegate.app.reload.link as link
+import oncegate.app.reload.parent as parent
+link.SEND_SECONDS, keep, second = 60.0, parent.WorkerLinks.keep, [1]
+def kept(self, index, process):
+    keep(self, index, process)
+    if index in second:
+        second.remove(index)
+        self.by_index[index].channel.settimeout(1.0)
+parent.WorkerLinks.keep = kept
+"""
+"""The parent has little patience with its second worker, not with that one's successor, and much with those that go on."""
+
+
 async def test_a_worker_that_takes_nothing_is_replaced_and_nobody_switches_before(
     redis_url: str, tmp_path: Path
 ) -> None:
     """What is sent to it is more than its socket holds, and it stands still."""
-    before = "import oncegate.app.reload.link as link; link.SEND_SECONDS = 1.0"
     large = configuration("b").replace("header", f"docs_url = 'https://d.example/{'x' * 1_000_000}'\nheader", 1)
-    async with reloading(tmp_path, redis_url, 2, configuration("a"), before=before) as one:
+    async with reloading(tmp_path, redis_url, 2, configuration("a"), before=IMPATIENT) as one:
         _, second = one.gateway.workers()
         os.kill(second, signal.SIGSTOP)
         one.write(large)

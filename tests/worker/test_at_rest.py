@@ -7,6 +7,7 @@ import asyncio
 import base64
 import json
 import logging
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -47,6 +48,15 @@ def unkeyed() -> list[bytes]:
     return [*(name.encode() for name in names), *prints, *(each.hex().encode() for each in prints)]
 
 
+READ: dict[bytes, Callable[[redis.Redis, Any], Any]] = {
+    b"string": lambda client, name: client.get(name),
+    b"stream": lambda client, name: client.xrange(name),
+    b"hash": lambda client, name: client.hgetall(name),
+    b"list": lambda client, name: client.lrange(name, 0, -1),
+    b"set": lambda client, name: client.smembers(name),
+    b"zset": lambda client, name: client.zrange(name, 0, -1),
+}
+"""All that is in a key of each of Redis' kinds."""
 NEEDLES = [TOKEN[7:].encode(), CARD.encode(), IBAN.encode(), *(key.encode() for key in KEYS), *unkeyed()]
 
 
@@ -55,7 +65,7 @@ def all_there_is(client: redis.Redis) -> bytes:
     found: list[Any] = []
     for name in client.scan_iter():
         kind: Any = client.type(name)
-        found += [name, kind, client.xrange(name) if kind == b"stream" else client.get(name)]
+        found += [name, kind, READ[kind](client, name)]
     return b"\n".join(flattened(found))
 
 

@@ -290,6 +290,9 @@ def test_urls_are_printed_without_credentials() -> None:
     )
     assert redact("unix://user:s3cret@/run/redis.sock?db=1") == "unix:///run/redis.sock"
     assert redact("s3cret") == "(not a URL)"
+    for apart in "/?#":  # which SQLAlchemy takes within a password
+        assert redact(f"postgresql+asyncpg://shop:s3{apart}cret@host/shop") == "postgresql+asyncpg://(left out)"
+    assert redact("redis://host/0?password=s3@cret") == "redis://(left out)"
     settings = GatewaySettings(upstream="http://host", cache="redis://:s3cret@host")
     assert "s3cret" not in repr(settings)
 

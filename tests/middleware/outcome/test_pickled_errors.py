@@ -16,6 +16,7 @@ from oncegate.middleware.consumers.begun import Recording
 from oncegate.middleware.consumers.handlers.handling import NotRecorded
 from oncegate.middleware.outcome.errors import NotAccepted
 from oncegate.sql import VersionConflict
+from oncegate.sql.database.access import DatabaseFailed, DatabaseSilent
 from oncegate.sql.projections.runner import _HandlerFailed
 
 MADE: dict[type[BaseException], Callable[[Any], BaseException]] = {
@@ -24,6 +25,7 @@ MADE: dict[type[BaseException], Callable[[Any], BaseException]] = {
     NotAccepted: lambda kind: kind("stream-full", "no room", copied=True),
     VersionConflict: lambda kind: kind(4, 5),
     NotRecorded: lambda kind: kind(Recording.REFUSED, "abc"),
+    **dict.fromkeys((DatabaseFailed, DatabaseSilent), lambda kind: kind("sqlite:///shop.db", "is locked")),
     _HandlerFailed: lambda kind: kind([], KeyError("text")),
 }
 

@@ -11,13 +11,22 @@ from sqlalchemy.orm import Session
 
 from oncegate.app.settings.admin_tokens import AdminToken
 from oncegate.sql.outbox.tables import all_tables
+from testing.postgresql import PostgreSQLServer
 from testing.served import served
 from tests.sql.conftest import at
 from tests.sql.operators.looking import READER, WRITER, Operated
-from tests.sql.places import Place
+from tests.sql.places import Place, SyncPlace
 from tests.sql.projections.accounts import make
 
 TOKENS = [AdminToken.of("rita", READER, writes=False).setting(), AdminToken.of("will", WRITER).setting()]
+
+
+@pytest.fixture(scope="session")
+def postgresql_database(postgresql: PostgreSQLServer) -> str:
+    """Of these tests alone: others make another table of events."""
+    name = postgresql.database()
+    SyncPlace(postgresql.url(name, "psycopg")).prepare()
+    return name
 
 
 @pytest.fixture(params=["asyncpg", "psycopg", "pysqlite"])

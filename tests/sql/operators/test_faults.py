@@ -81,8 +81,9 @@ async def is_unavailable(operated: Operated, because: str = "") -> None:
 
 
 @pytest.mark.parametrize("driver", ["asyncpg", "psycopg"])
-async def test_a_database_that_is_away_is_said_to_be_and_nothing_else_is_held_up(driver: str) -> None:
-    url = f"postgresql+{driver}://shop:{PASSWORD}@127.0.0.1:{free_port()}/shop"
+@pytest.mark.parametrize("before", ["", "/"])
+async def test_a_database_that_is_away_is_said_to_be_and_nothing_else_is_held_up(driver: str, before: str) -> None:
+    url = f"postgresql+{driver}://shop:{before}{PASSWORD}@127.0.0.1:{free_port()}/shop"
     async with operating(url) as there:
         await there.browser.log_in(READER)
         await is_unavailable(there, f"postgresql+{driver}")
@@ -237,8 +238,9 @@ def test_a_driver_that_is_missing_and_a_port_that_is_none_end_the_start(monkeypa
         create_gateway(settings("postgresql+asyncpg://h/shop"))
 
 
-def test_its_credentials_are_shown_nowhere() -> None:
-    url = f"postgresql+asyncpg://shop:{PASSWORD}@h/shop?options={PASSWORD}"
+@pytest.mark.parametrize("before", ["", "/", "?", "#"])
+def test_its_credentials_are_shown_nowhere(before: str) -> None:
+    url = f"postgresql+asyncpg://shop:{before}{PASSWORD}@h/shop?options={PASSWORD}"
     made = settings(url)
     assert PASSWORD not in repr(made)
     other = settings(url.replace(PASSWORD, "another"))

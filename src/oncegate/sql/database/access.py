@@ -7,12 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from sqlalchemy import URL, Connection, Engine, Table, create_engine, inspect, make_url, text
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
+from oncegate.middleware.consumers.sql_interface import reduced
 from oncegate.sql.database.errors import is_crossed, is_of_database, reason_of
 from oncegate.sql.database.terms import milliseconds
 from oncegate.sql.database.types import DIALECTS
@@ -36,6 +37,10 @@ class NotDone(Exception):
     def __init__(self, text: str, *, usage: bool = False) -> None:
         super().__init__(text)
         self.usage = usage
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """See `reduced`."""
+        return reduced(self)
 
 
 class NotInDatabase(NotDone):
