@@ -113,7 +113,9 @@ async def test_many_are_counted_and_changed_step_by_step(monkeypatch: pytest.Mon
     async with paying() as browser:
         ids = [await lost(browser, f"k-{number}") for number in range(1200)]
         page = await browser.open(ALL)
-        assert "500 so far. The count goes on by itself." in page.text
+        so_far = re.search(r"([0-9]+) so far\. The count goes on by itself\.", page.text)
+        assert so_far is not None
+        assert 500 <= int(so_far[1]) < 1000
         assert not [each for each in page.forms if "as" in each.fields], "nothing can be changed before it has ended"
         assert page.answer.headers["refresh"].partition("url=")[2] in page.links(), "a browser may not go on by itself"
         page = await counted(browser)
@@ -141,9 +143,11 @@ async def test_a_job_that_is_stopped_has_done_what_it_says(monkeypatch: pytest.M
         for number in range(120):
             await lost(browser, f"k-{number}")
         page = await browser.send(resolving(await counted(browser), "release"), reason="not booked")
-        assert "50 of 120 are released." in page.text
+        released = re.search(r"([0-9]+) of 120 are released\.", page.text)
+        assert released is not None
+        assert 50 <= int(released[1]) < 120
         assert f"{CONSOLE}/unknown" in page.links()
-        assert "70 records of unknown outcome match" in (await counted(browser)).text
+        assert f"{120 - int(released[1])} records of unknown outcome match" in (await counted(browser)).text
 
 
 @pytest.mark.parametrize("reason", ["", "   ", "x" * 121, "a\nb", "\u202eabc"])

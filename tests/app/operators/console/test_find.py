@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from oncegate.app.settings.gateway import GatewaySettings
 from oncegate.cache.redis.streams.stream import stream_key
 from oncegate.middleware.rules.keys.key import caller_of_id
 from testing.servers import RedisServer
@@ -63,7 +64,7 @@ async def test_every_id_that_a_page_shows_is_taken(operated: Operated, redis_ser
     assert all(shown.values()), shown
     ids = set[str]().union(*shown.values())
     assert {accepted, discarded, caller_of_id(accepted), "host/1"} <= ids
-    for what in sorted(ids):
+    for what in sorted(ids - set(GatewaySettings.model_fields)):  # a setting's name may have a digest's length
         page = await look_for(browser, what)
         assert page.status == 200, what
         assert "Nothing was found" not in page.text, what
