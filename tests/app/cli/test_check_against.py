@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from oncegate.app.cli.comparison import (
+from oncegate.app.cli.check.comparison import (
     PUBLISHED,
     WORDS,
     changed,

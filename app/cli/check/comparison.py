@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import orjson
 
-from oncegate.app.cli.findings import ADVICE, FAILED, GOOD, Finding
+from oncegate.app.cli.check.findings import ADVICE, FAILED, GOOD, Finding
 from oncegate.app.factory import gateway_policies
 from oncegate.app.operators.pages.client import GatewayError, RemoteGateway
 from oncegate.app.operators.pages.policy import published
