@@ -12,8 +12,8 @@ from oncegate.app.http1 import TrustedPeers
 from oncegate.app.operators.audit_lines import AuditLines
 from oncegate.app.operators.console.sessions import EndedSessions, Sessions, session_keys
 from oncegate.app.operators.pages.bearer import Bearer
+from oncegate.app.operators.pages.for_callers.policy import policy_document, published
 from oncegate.app.operators.pages.operations import Operations, guarded
-from oncegate.app.operators.pages.policy import policy_document, published
 from oncegate.app.operators.readiness import Readiness
 from oncegate.app.operators.records import Records
 from oncegate.app.operators.reloading import Reload
@@ -295,7 +295,7 @@ def _operators_app(
     from oncegate.app.operators.console.console import Console
     from oncegate.app.operators.console.sources import Sources
     from oncegate.app.operators.pages.api import create_app
-    from oncegate.app.operators.pages.commands import CommandStatuses
+    from oncegate.app.operators.pages.for_callers.commands import CommandStatuses
 
     cache, metrics, readiness = lasting.cache, lasting.metrics, lasting.readiness
     records = create_records(settings, cache)

@@ -13,14 +13,17 @@ from starlette.exceptions import HTTPException
 from oncegate.app.operators.audit import OPERATOR
 from oncegate.app.operators.audit_lines import AuditLines
 from oncegate.app.operators.pages import audit as audit_page
-from oncegate.app.operators.pages import commands, description, models
 from oncegate.app.operators.pages import decisions as decisions_page
 from oncegate.app.operators.pages import records as records_page
 from oncegate.app.operators.pages import reload as reload_page
 from oncegate.app.operators.pages.bearer import Bearer
-from oncegate.app.operators.pages.commands import CommandStatuses
+from oncegate.app.operators.pages.described import description
+from oncegate.app.operators.pages.described.gateway import Health, NotReady, Ready
+from oncegate.app.operators.pages.described.policy import PolicyShape
+from oncegate.app.operators.pages.for_callers import commands
+from oncegate.app.operators.pages.for_callers.commands import CommandStatuses
+from oncegate.app.operators.pages.for_callers.problem_pages import router as problem_pages
 from oncegate.app.operators.pages.operations import FOR_OPERATORS
-from oncegate.app.operators.pages.problem_pages import router as problem_pages
 from oncegate.app.operators.pages.reply import NO_TOKEN, REALM, Answers, document, problem, unavailable
 from oncegate.app.operators.readiness import Readiness
 from oncegate.app.operators.records import NotARecord, Records
@@ -50,7 +53,7 @@ _READ_BY_POST = "/records/find"
 router = APIRouter()
 
 
-@router.get("/healthz", tags=["health"], response_model=models.Health, response_description="It is.")
+@router.get("/healthz", tags=["health"], response_model=Health, response_description="It is.")
 async def health(request: Request) -> Response:
     """Is the process up?"""
     status, members = request.app.state.readiness.health()
@@ -60,11 +63,11 @@ async def health(request: Request) -> Response:
 @router.get(
     "/readyz",
     tags=["health"],
-    response_model=models.Ready,
+    response_model=Ready,
     response_description="Yes.",
     responses={
         503: {
-            "model": models.NotReady,
+            "model": NotReady,
             "description": "No: it is draining, or the upstream can't be reached, or (with ready_needs_cache) the cache can't.",
         }
     },
@@ -78,7 +81,7 @@ async def readiness(request: Request) -> Response:
 @router.get(
     "/policy",
     tags=["callers"],
-    response_model=models.PolicyShape,
+    response_model=PolicyShape,
     response_description="What draft-ietf-httpapi-idempotency-key-header-07 asks a resource to publish (section 2.6).",
     responses=NO_TOKEN,
 )

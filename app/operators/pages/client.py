@@ -15,14 +15,13 @@ from pydantic import BaseModel, ValidationError
 
 from oncegate.app.operators.audit import Author
 from oncegate.app.operators.newest import Chosen
-from oncegate.app.operators.pages.models import (
+from oncegate.app.operators.pages.described.gateway import DecisionList, ReloadedShape
+from oncegate.app.operators.pages.described.policy import PolicyShape
+from oncegate.app.operators.pages.described.record import (
     AuditList,
-    DecisionList,
     NewestRecords,
-    PolicyShape,
     RecordIds,
     RecordList,
-    ReloadedShape,
     Resolved,
     WholeRecord,
 )
