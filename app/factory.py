@@ -179,7 +179,7 @@ def _install(
     routes, submissions = labels_of(policies)
     metrics = lasting.metrics
     metrics.serve(settings_digest(settings), routes, submissions, gauges, _shares(policies), routes[:-1])
-    policies.on_match = metrics.noting_matches()
+    policies.on_match = metrics.matches.noting()
     if lasting.access_log is not None:
         lasting.access_log.follow(
             selection=Selection.of(settings.access_log_only) if settings.access_log_only else None,
@@ -318,7 +318,7 @@ def _operators_app(
             tokens=tokens,
             draining=lambda: readiness.draining,
         )
-    rules = policies.with_methods(), settings_digest(settings), metrics.has_matched
+    rules = policies.with_methods(), settings_digest(settings), metrics.matches.has_matched
     sources = Sources(
         records=records,
         readiness=readiness,
