@@ -12,8 +12,8 @@ from oncegate.app.http1 import TrustedPeers
 from oncegate.app.operators.audit_lines import AuditLines
 from oncegate.app.operators.console.sessions import EndedSessions, Sessions, session_keys
 from oncegate.app.operators.pages.bearer import Bearer
+from oncegate.app.operators.pages.for_callers.policy import policy_document, published
 from oncegate.app.operators.pages.operations import Operations, guarded
-from oncegate.app.operators.pages.policy import policy_document, published
 from oncegate.app.operators.readiness import Readiness
 from oncegate.app.operators.records import Records
 from oncegate.app.operators.reloading import Reload
@@ -189,7 +189,7 @@ def _install(
     metrics = lasting.metrics
     metrics.serve(settings_digest(settings), routes, submissions, gauges, _shares(policies), routes[:-1])
     lasting.refusals.serve(route for route, _ in routes)
-    policies.on_match = metrics.noting_matches()
+    policies.on_match = metrics.matches.noting()
     if lasting.access_log is not None:
         lasting.access_log.follow(
             selection=Selection.of(settings.access_log_only) if settings.access_log_only else None,
@@ -322,7 +322,7 @@ def _operators_app(
     from oncegate.app.operators.console.console import Console
     from oncegate.app.operators.console.sources import Sources
     from oncegate.app.operators.pages.api import create_app
-    from oncegate.app.operators.pages.commands import CommandStatuses
+    from oncegate.app.operators.pages.for_callers.commands import CommandStatuses
 
     cache, metrics, readiness = lasting.cache, lasting.metrics, lasting.readiness
     records = create_records(settings, cache)
@@ -345,7 +345,7 @@ def _operators_app(
             tokens=tokens,
             draining=lambda: readiness.draining,
         )
-    rules = policies.with_methods(), settings_digest(settings), metrics.has_matched
+    rules = policies.with_methods(), settings_digest(settings), metrics.matches.has_matched
     standing = Standing(settings, cache, readiness)
     sources = Sources(
         records=records,

@@ -41,6 +41,7 @@ from oncegate.app.replacement.control import NotReplaced
 from oncegate.app.replacement.replacement import Replacement
 from oncegate.app.server.accept import Acceptor, Balance
 from oncegate.app.server.connection import KEEP_ALIVE_SECONDS, InboundConnection
+from oncegate.app.settings.advice import settings_advice
 from oncegate.app.settings.certificates import ListenerTls, certificates
 from oncegate.app.settings.gateway import GatewaySettings, redact
 from oncegate.app.settings.sources import ConfigurationError, gateway_admin_token
@@ -86,7 +87,7 @@ def serve(
         listening = Listening(settings, replace=replace)
     except (OSError, NotReplaced) as error:
         return _refused(str(error))
-    for line in (*settings.advice(), *[line for each in certificates(settings) for line in each.advice()]):
+    for line in (*settings_advice(settings), *[line for each in certificates(settings) for line in each.advice()]):
         log.warning("%s", line)
     log.info("configuration %s", running.digest)
     balance = Balance(settings.workers) if settings.workers > 1 else None

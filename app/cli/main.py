@@ -7,23 +7,23 @@ from typing import Any, Literal
 
 import click
 
-from oncegate.app.cli.audit_list import audit
 from oncegate.app.cli.callers import callers
-from oncegate.app.cli.check import check
-from oncegate.app.cli.commands import commands
+from oncegate.app.cli.check.check import check
+from oncegate.app.cli.commands.commands import commands
+from oncegate.app.cli.commands.worker import worker
 from oncegate.app.cli.config import config
 from oncegate.app.cli.database.inbox import inbox
 from oncegate.app.cli.database.outbox import outbox
 from oncegate.app.cli.database.projections import project, projections
 from oncegate.app.cli.database.relay import relay
 from oncegate.app.cli.decisions import decisions
-from oncegate.app.cli.keys import keys
 from oncegate.app.cli.processes import processes
-from oncegate.app.cli.records import records
+from oncegate.app.cli.records.audit_list import audit
+from oncegate.app.cli.records.keys import keys
+from oncegate.app.cli.records.records import records
 from oncegate.app.cli.reload import reload
 from oncegate.app.cli.shadow import shadow
 from oncegate.app.cli.usage import end, settings_of, without_none
-from oncegate.app.cli.worker import worker
 from oncegate.cache.open import CACHE_SCHEMES
 from oncegate.cache.redis.url import either
 

@@ -4,12 +4,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from oncegate.app.cli.keys_options import with_records
+from oncegate.app.cli.records.keys_options import with_records
 from oncegate.app.cli.terminal import Columns, ago, duration, output, print_lines, print_table
 from oncegate.app.cli.usage import end
 
 if TYPE_CHECKING:
-    from oncegate.app.cli.keys_options import Source
+    from oncegate.app.cli.records.keys_options import Source
 
 
 @click.command(short_help="Which gateways and workers are up, and what all gateways decided.")

@@ -16,6 +16,7 @@ from oncegate.app.gateway.gateway import Gateway
 from oncegate.app.operators.reloading import Reload, Reloaded
 from oncegate.app.reload.changes import in_effect
 from oncegate.app.server.served import Served
+from oncegate.app.settings.advice import settings_advice
 from oncegate.app.settings.certificates import ListenerTls
 from oncegate.app.settings.digest import settings_digest
 from oncegate.app.settings.gateway import GatewaySettings
@@ -189,7 +190,7 @@ class Running:
 
     def applied(self, before: GatewaySettings, wait: Sequence[str]) -> Reloaded:
         """What came of a reload that was installed, for the log and for who had it done."""
-        for line in self.settings.advice():
+        for line in settings_advice(self.settings):
             log.warning("%s", line)
         cache, namespace = self.gateway.lasting.cache, self.settings.namespace
         if not isinstance(cache, KeepsSecretCheck):  # else the cache tells, by what the last start has left there

@@ -15,7 +15,6 @@ from oncegate.app.operators.audit_lines import AuditLines
 from oncegate.app.operators.database_errors import ChangeRefused, DatabaseUnavailable, NotKept
 from oncegate.app.operators.pages import audit as audit_page
 from oncegate.app.operators.pages import callers as callers_page
-from oncegate.app.operators.pages import commands, description, models
 from oncegate.app.operators.pages import database as database_page
 from oncegate.app.operators.pages import decisions as decisions_page
 from oncegate.app.operators.pages import records as records_page
@@ -23,9 +22,13 @@ from oncegate.app.operators.pages import reload as reload_page
 from oncegate.app.operators.pages import standing as standing_page
 from oncegate.app.operators.pages import unknown as unknown_page
 from oncegate.app.operators.pages.bearer import Bearer
-from oncegate.app.operators.pages.commands import CommandStatuses
+from oncegate.app.operators.pages.described import description
+from oncegate.app.operators.pages.described.gateway import Health, NotReady, Ready
+from oncegate.app.operators.pages.described.policy import PolicyShape
+from oncegate.app.operators.pages.for_callers import commands
+from oncegate.app.operators.pages.for_callers.commands import CommandStatuses
+from oncegate.app.operators.pages.for_callers.problem_pages import router as problem_pages
 from oncegate.app.operators.pages.operations import FOR_OPERATORS
-from oncegate.app.operators.pages.problem_pages import router as problem_pages
 from oncegate.app.operators.pages.reply import NO_TOKEN, REALM, Answers, document, problem, unavailable
 from oncegate.app.operators.readiness import Readiness
 from oncegate.app.operators.records import NotARecord, Records
@@ -58,7 +61,7 @@ _READ_BY_POST = ("/records/find", "/inbox/find", "/outbox/find")
 router = APIRouter()
 
 
-@router.get("/healthz", tags=["health"], response_model=models.Health, response_description="It is.")
+@router.get("/healthz", tags=["health"], response_model=Health, response_description="It is.")
 async def health(request: Request) -> Response:
     """Is the process up?"""
     status, members = request.app.state.readiness.health()
@@ -68,11 +71,11 @@ async def health(request: Request) -> Response:
 @router.get(
     "/readyz",
     tags=["health"],
-    response_model=models.Ready,
+    response_model=Ready,
     response_description="Yes.",
     responses={
         503: {
-            "model": models.NotReady,
+            "model": NotReady,
             "description": "No: it is draining, or the upstream can't be reached, or (with ready_needs_cache) the cache can't.",
         }
     },
@@ -86,7 +89,7 @@ async def readiness(request: Request) -> Response:
 @router.get(
     "/policy",
     tags=["callers"],
-    response_model=models.PolicyShape,
+    response_model=PolicyShape,
     response_description="What draft-ietf-httpapi-idempotency-key-header-07 asks a resource to publish (section 2.6).",
     responses=NO_TOKEN,
 )

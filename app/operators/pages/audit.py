@@ -5,7 +5,8 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 
 from oncegate.app.operators.audit_lines import MOST_LINES, AuditLines
-from oncegate.app.operators.pages.models import AuditList, Missing
+from oncegate.app.operators.pages.described.document import Missing
+from oncegate.app.operators.pages.described.record import AuditList
 from oncegate.app.operators.pages.reply import NO_CACHE, NO_TOKEN, WRONG, document
 
 router = APIRouter(prefix="/audit", tags=["operators"], responses=WRONG | NO_TOKEN | NO_CACHE)

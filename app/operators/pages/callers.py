@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
-from oncegate.app.operators.pages.models import RefusedList
+from oncegate.app.operators.pages.described.refusal import RefusedList
 from oncegate.app.operators.pages.reply import NO_TOKEN, WRONG, document
 from oncegate.app.telemetry.recent import MOST_MINUTES
 from oncegate.app.telemetry.refusals import MOST_CALLERS, Refusals

@@ -15,21 +15,19 @@ from pydantic import BaseModel, ValidationError
 
 from oncegate.app.operators.audit import Author
 from oncegate.app.operators.newest import Chosen
-from oncegate.app.operators.pages.models import (
+from oncegate.app.operators.pages.described.gateway import DecisionList, ReloadedShape
+from oncegate.app.operators.pages.described.policy import PolicyShape
+from oncegate.app.operators.pages.described.record import (
     AuditList,
-    DecisionList,
     NewestRecords,
-    PolicyShape,
-    ProcessList,
     RecordIds,
     RecordList,
-    RefusedList,
-    ReloadedShape,
     Resolved,
-    SettingList,
     UnknownChanged,
     WholeRecord,
 )
+from oncegate.app.operators.pages.described.refusal import RefusedList
+from oncegate.app.operators.pages.described.standing import ProcessList, SettingList
 from oncegate.app.operators.records import NotARecord
 from oncegate.app.operators.unknown_changes import UnknownAt
 from oncegate.cache.transitions import Resolution, ResolveRequest

@@ -10,8 +10,8 @@ from fastapi import APIRouter, Depends, HTTPException, Path, Query, Request, Res
 
 from oncegate.app.operators.database_changes import DatabaseChanges
 from oncegate.app.operators.database_errors import MOST_LISTED
-from oncegate.app.operators.pages import database_models as models
-from oncegate.app.operators.pages.models import Missing, RecordId
+from oncegate.app.operators.pages.described import database as models
+from oncegate.app.operators.pages.described.document import Missing, RecordId
 from oncegate.app.operators.pages.records import author_of
 from oncegate.app.operators.pages.reply import (
     LARGE,

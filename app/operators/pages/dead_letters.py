@@ -10,15 +10,14 @@ from oncegate.app.operators.audit_lines import AuditLines
 from oncegate.app.operators.dead_letters import Commands, NotAnId, OpenCommands
 from oncegate.app.operators.letter_changes import change_group, change_letters
 from oncegate.app.operators.letter_groups import MOST_SCANNED, by_error
-from oncegate.app.operators.pages.models import (
-    Change,
+from oncegate.app.operators.pages.described.document import Change, Missing
+from oncegate.app.operators.pages.described.stream import (
     CommandShape,
     DeadLetterList,
     DiscardedList,
     GroupChanged,
     LetterGroupId,
     LetterGroupList,
-    Missing,
     RetriedList,
 )
 from oncegate.app.operators.pages.records import author_of

@@ -11,7 +11,18 @@ from fastapi import APIRouter, Depends, HTTPException, Path, Query, Request, Res
 from oncegate.app.operators.audit import OPERATOR, Author
 from oncegate.app.operators.audit_lines import AuditLines
 from oncegate.app.operators.newest import MOST_SCANNED, Chosen, newest
-from oncegate.app.operators.pages import models
+from oncegate.app.operators.pages.described.document import PATTERN, CallerDigest, Missing
+from oncegate.app.operators.pages.described.record import (
+    Find,
+    Outcome,
+    OutcomeOfUnknown,
+    RecordIds,
+    RecordList,
+    RecordState,
+    Release,
+    Resolved,
+    WholeRecord,
+)
 from oncegate.app.operators.pages.reply import (
     ABSENT,
     DAMAGED,
@@ -40,9 +51,7 @@ async def _records(request: Request) -> Records:
 
 
 Ours = Annotated[Records, Depends(_records)]
-Identifier = Annotated[
-    str, Path(alias="id", description="As problems and logs carry it", json_schema_extra=models.PATTERN)
-]
+Identifier = Annotated[str, Path(alias="id", description="As problems and logs carry it", json_schema_extra=PATTERN)]
 _OF_A_BODY = SLOW | LARGE
 _NOT_WRITTEN = answer(409, "Nothing was changed: it is in flight, its outcome is known, or another attempt is there.")
 _OF_A_RESOLUTION = READS_ONLY | ABSENT | _NOT_WRITTEN | _OF_A_BODY | DAMAGED
@@ -50,25 +59,25 @@ _OF_A_RESOLUTION = READS_ONLY | ABSENT | _NOT_WRITTEN | _OF_A_BODY | DAMAGED
 
 @router.get(
     "/",
-    response_model=models.RecordList,
+    response_model=RecordList,
     response_description="Some, in no order, or the newest. They go on where cursor is not empty.",
 )
 async def list_records(
     records: Ours,
-    state: Annotated[models.State | models.Missing, Query(description="Only those that read so.")] = None,
+    state: Annotated[RecordState | Missing, Query(description="Only those that read so.")] = None,
     limit: Annotated[int, Query(ge=0, le=99999, description="About how many; at most 1000.")] = 100,
     cursor: Annotated[str, Query(description="Where an earlier list ended.")] = "",
     order: Annotated[
-        Literal["newest"] | models.Missing, Query(description="The newest first. So are those by the next three.")
+        Literal["newest"] | Missing, Query(description="The newest first. So are those by the next three.")
     ] = None,
     since: Annotated[
-        float | models.Missing, Query(gt=0, le=MOST_SECONDS, description="Only those that began so many seconds ago.")
+        float | Missing, Query(gt=0, le=MOST_SECONDS, description="Only those that began so many seconds ago.")
     ] = None,
     route: Annotated[
-        str | models.Missing, Query(max_length=1000, description="Only those of this route; * is the default one.")
+        str | Missing, Query(max_length=1000, description="Only those of this route; * is the default one.")
     ] = None,
     caller: Annotated[
-        list[models.CallerDigest] | models.Missing,
+        list[CallerDigest] | Missing,
         Query(description="Only those of a caller, by its digest: what a record's id has behind the colon."),
     ] = None,
     scan: Annotated[
@@ -90,18 +99,18 @@ async def list_records(
 
 @router.post(
     "/find",
-    response_model=models.RecordIds,
+    response_model=RecordIds,
     response_description="None, one, or several where several callers use the key, or the caller has used several.",
     responses=_OF_A_BODY,
 )
-async def find_records(records: Ours, which: models.Find) -> Response:
+async def find_records(records: Ours, which: Find) -> Response:
     """The ids of a key's records, or of a caller's."""
     return document({"ids": await records.of_key(which.key, which.caller)})
 
 
 @router.get(
     "/{id}",
-    response_model=models.WholeRecord,
+    response_model=WholeRecord,
     response_description="All that is known of it.",
     responses=ABSENT | DAMAGED,
 )
@@ -113,31 +122,25 @@ async def show_record(records: Ours, identifier: Identifier) -> Response:
     return _not_written(Resolution.ABSENT) if found is None else document(found)
 
 
-@router.post(
-    "/{id}/release", response_model=models.Resolved, response_description="It is done.", responses=_OF_A_RESOLUTION
-)
+@router.post("/{id}/release", response_model=Resolved, response_description="It is done.", responses=_OF_A_RESOLUTION)
 async def release_record(
     request: Request,
     identifier: Identifier,
-    given: models.Release = models.Release(),  # noqa: B008  # frozen
+    given: Release = Release(),  # noqa: B008  # frozen
 ) -> Response:
     """It was not executed: set its key free."""
     release = ResolveRequest(None, force=given.force, attempt=given.attempt)
     return await _write(request, identifier, release, given.reason)
 
 
-@router.post(
-    "/{id}/resolve", response_model=models.Resolved, response_description="It is done.", responses=_OF_A_RESOLUTION
-)
-async def resolve_record(request: Request, identifier: Identifier, given: models.Outcome) -> Response:
+@router.post("/{id}/resolve", response_model=Resolved, response_description="It is done.", responses=_OF_A_RESOLUTION)
+async def resolve_record(request: Request, identifier: Identifier, given: Outcome) -> Response:
     """It was executed: retries get this answer from now on."""
     resolve = finding(given, force=given.force, attempt=given.attempt)
     return await _write(request, identifier, resolve, given.reason)
 
 
-def finding(
-    given: models.Outcome | models.OutcomeOfUnknown, *, force: bool = False, attempt: int = 0
-) -> ResolveRequest:
+def finding(given: Outcome | OutcomeOfUnknown, *, force: bool = False, attempt: int = 0) -> ResolveRequest:
     """What somebody has found out, as a document says it. Raises `NotARecord`."""
     return resolution(
         State(given.outcome),

@@ -4,7 +4,7 @@ from fastapi import APIRouter, Request, Response
 
 from oncegate.app.operators.audit import OPERATOR, Author
 from oncegate.app.operators.audit_lines import AuditLines
-from oncegate.app.operators.pages.models import ReloadedShape
+from oncegate.app.operators.pages.described.gateway import ReloadedShape
 from oncegate.app.operators.pages.reply import LARGE, NO_TOKEN, READS_ONLY, SLOW, answer, document, problem
 from oncegate.app.operators.reloading import Reload
 

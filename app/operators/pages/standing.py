@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter, Request, Response
 
-from oncegate.app.operators.pages.models import CacheShape, ProcessList, SettingList
+from oncegate.app.operators.pages.described.standing import CacheShape, ProcessList, SettingList
 from oncegate.app.operators.pages.reply import NO_CACHE, NO_TOKEN, document
 from oncegate.app.operators.standing import Standing
 

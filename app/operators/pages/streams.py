@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from fastapi import APIRouter, Request, Response
 
 from oncegate.app.operators.dead_letters import OpenCommands
-from oncegate.app.operators.pages.models import StreamList
+from oncegate.app.operators.pages.described.stream import StreamList
 from oncegate.app.operators.pages.reply import NO_CACHE, NO_STREAM, NO_TOKEN, document
 from oncegate.app.operators.streams import stream_state
 

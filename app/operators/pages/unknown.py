@@ -3,7 +3,7 @@
 from fastapi import APIRouter, Request, Response
 
 from oncegate.app.operators.audit_lines import AuditLines
-from oncegate.app.operators.pages import models
+from oncegate.app.operators.pages.described.record import OfUnknown, OutcomeOfUnknown, UnknownChanged
 from oncegate.app.operators.pages.records import author_of, finding
 from oncegate.app.operators.pages.reply import LARGE, NO_CACHE, NO_TOKEN, READS_ONLY, SLOW, WRONG, document
 from oncegate.app.operators.records import Records
@@ -18,19 +18,19 @@ router = APIRouter(
 )
 
 
-@router.post("/release", response_model=models.UnknownChanged, response_description="How far it got, and what is done.")
-async def release_unknown(request: Request, given: models.OfUnknown) -> Response:
+@router.post("/release", response_model=UnknownChanged, response_description="How far it got, and what is done.")
+async def release_unknown(request: Request, given: OfUnknown) -> Response:
     """They were not executed: set all these keys free, a bounded number with one answer."""
     return await _change(request, given, ResolveRequest(None))
 
 
-@router.post("/resolve", response_model=models.UnknownChanged, response_description="How far it got, and what is done.")
-async def resolve_unknown(request: Request, given: models.OutcomeOfUnknown) -> Response:
+@router.post("/resolve", response_model=UnknownChanged, response_description="How far it got, and what is done.")
+async def resolve_unknown(request: Request, given: OutcomeOfUnknown) -> Response:
     """The same became of all of these: a bounded number with one answer."""
     return await _change(request, given, finding(given))
 
 
-async def _change(request: Request, given: models.OfUnknown, resolve: ResolveRequest) -> Response:
+async def _change(request: Request, given: OfUnknown, resolve: ResolveRequest) -> Response:
     records: Records = request.app.state.records
     audit: AuditLines | None = request.app.state.audit
     now = now_ms()

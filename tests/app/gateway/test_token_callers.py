@@ -17,6 +17,7 @@ import pytest
 from oncegate.app.factory import create_cache, create_records
 from oncegate.app.operators.records import NotARecord
 from oncegate.app.serve import serve
+from oncegate.app.settings.advice import settings_advice
 from oncegate.app.settings.gateway import GatewaySettings
 from oncegate.app.settings.sources import ConfigurationError, load
 from oncegate.cache.redis.streams.stream import stream_key
@@ -220,5 +221,5 @@ def test_a_start_without_keys_or_without_pyjwt_is_refused_in_one_line(
 )
 def test_what_is_probably_not_meant_is_advised_about(jwt: Any, scope: list[str], advice: str | None) -> None:
     settings: Any = {"upstream": "http://a", "jwt": jwt, "idempotency": {"scope": scope}}
-    lines = GatewaySettings(**settings).advice()
+    lines = settings_advice(GatewaySettings(**settings))
     assert [line.startswith(advice or "?") for line in lines] == ([True] if advice else [])

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, event
 
-from oncegate.app.cli.findings import Severity, examine
+from oncegate.app.cli.check.findings import Severity, examine
 from oncegate.app.factory import create_gateway
 from oncegate.app.operators import database as operators_database
 from oncegate.app.settings.digest import settings_digest

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from oncegate.app.factory import CONNECT_TIMEOUT, create_cache, gateway_policies, operators_database
 from oncegate.app.operators.database_errors import DatabaseUnavailable
 from oncegate.app.operators.write_probe import try_writing
+from oncegate.app.settings.advice import settings_advice
 from oncegate.app.settings.certificates import certificates, upstream_certificate
 from oncegate.app.settings.gateway import GatewaySettings, redact
 from oncegate.app.settings.sources import ConfigurationError
@@ -75,7 +76,7 @@ async def examine(settings: GatewaySettings) -> list[Finding]:
 
 
 def _configuration(settings: GatewaySettings) -> Lines:
-    advice = [*settings.advice(), *route_advice(settings.routes)]
+    advice = [*settings_advice(settings), *route_advice(settings.routes)]
     rules = {"idempotency": settings.idempotency}
     rules |= {f"routes.{n}": route.settings(settings.idempotency) for n, route in enumerate(settings.routes)}
     for where, each in rules.items():

@@ -4,12 +4,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from oncegate.app.cli.keys_options import with_records
+from oncegate.app.cli.records.keys_options import with_records
 from oncegate.app.cli.terminal import Columns, moment, output, print_table
 from oncegate.app.cli.usage import end
 
 if TYPE_CHECKING:
-    from oncegate.app.cli.keys_options import Source
+    from oncegate.app.cli.records.keys_options import Source
 
 
 @click.group(short_help="Who changed what, when, and why.")

@@ -14,7 +14,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, HTTPException, Path, Request, Response
 
 from oncegate.app.operators.pages.bearer import Bearer
-from oncegate.app.operators.pages.models import PATTERN, CommandStatus, Missing
+from oncegate.app.operators.pages.described.command import CommandStatus
+from oncegate.app.operators.pages.described.document import PATTERN, Missing
 from oncegate.app.operators.pages.reply import NO_CACHE, answer, document, problem, unavailable
 from oncegate.cache.backoff import Backoff
 from oncegate.cache.errors import CacheError, RecordUnreadable

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from oncegate.app.cli.keys_options import caller_lines
+from oncegate.app.cli.records.keys_options import caller_lines
 from oncegate.app.cli.usage import end
 
 if TYPE_CHECKING:
-    from oncegate.app.cli.keys_options import Source
+    from oncegate.app.cli.records.keys_options import Source
     from oncegate.app.operators.newest import Chosen
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from oncegate.app.cli.audit import audit, audit_kept, author, reason
-from oncegate.app.cli.commands_view import (
+from oncegate.app.cli.commands.commands_view import (
     print_changed,
     print_command,
     print_discarded,

@@ -9,8 +9,8 @@ from typing import Final
 
 from fastapi import APIRouter, Request, Response
 
-from oncegate.app.operators.pages.description import PAGE_POLICY, STYLE
-from oncegate.app.operators.pages.problem_texts import TEXTS
+from oncegate.app.operators.pages.described.description import PAGE_POLICY, STYLE
+from oncegate.app.operators.pages.for_callers.problem_texts import TEXTS
 from oncegate.app.operators.pages.reply import problem
 from oncegate.middleware.outcome.problems import KINDS
 

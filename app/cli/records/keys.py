@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from oncegate.app.cli.audit import audit, audit_kept, author, reason
-from oncegate.app.cli.keys_all import release_all, resolve_all
-from oncegate.app.cli.keys_finding import finding_options
-from oncegate.app.cli.keys_list import began, chosen_of, newest_of
-from oncegate.app.cli.keys_options import (
+from oncegate.app.cli.records.keys_all import release_all, resolve_all
+from oncegate.app.cli.records.keys_finding import finding_options
+from oncegate.app.cli.records.keys_list import began, chosen_of, newest_of
+from oncegate.app.cli.records.keys_options import (
     attempt_option,
     caller_lines,
     caller_option,
@@ -22,15 +22,15 @@ from oncegate.app.cli.keys_options import (
     which_record,
     with_records,
 )
-from oncegate.app.cli.keys_view import print_list, print_purged, print_records, print_resolution, purging
+from oncegate.app.cli.records.keys_view import print_list, print_purged, print_records, print_resolution, purging
 from oncegate.app.cli.terminal import output
 from oncegate.app.cli.usage import end
 from oncegate.app.operators.audit import resolved
 from oncegate.cache.errors import RecordUnreadable
 
 if TYPE_CHECKING:
-    from oncegate.app.cli.keys_finding import Finding
-    from oncegate.app.cli.keys_options import Source
+    from oncegate.app.cli.records.keys_finding import Finding
+    from oncegate.app.cli.records.keys_options import Source
     from oncegate.cache.transitions import ResolveRequest
 
 _ONLY_SHARED = (

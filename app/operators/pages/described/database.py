@@ -1,13 +1,11 @@
-"""The JSON about the consumers' database: beside `oncegate.app.operators.pages.models`, by the same rules."""
+"""What waits in the consumers' database, and what operators change there."""
 
 from typing import Annotated, Final
 
 from pydantic import AwareDatetime, Field, StringConstraints
 
 from oncegate.app.operators.audit import MOST_REASON, REASON
-from oncegate.app.operators.pages.models import Missing, RecordId
-from oncegate.app.operators.pages.models import _Received as Received
-from oncegate.app.operators.pages.models import _Sent as Sent
+from oncegate.app.operators.pages.described.document import Missing, Received, RecordId, Sent
 
 MOST_NUMBER: Final = 2**63 - 1
 Sequence = Annotated[int, Field(ge=1, le=MOST_NUMBER)]

@@ -12,7 +12,7 @@ from oncegate.app.cli.usage import json_output, run_quietly, with_place, without
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from oncegate.app.cli.findings import Finding
+    from oncegate.app.cli.check.findings import Finding
     from oncegate.app.settings.gateway import GatewaySettings
 
 _MARKS = {"good": ("ok", "green"), "advice": ("!!", "yellow"), "failed": ("no", "bold red")}
@@ -64,8 +64,8 @@ def check(
     Exit codes: 0 the gateway can run, 1 it can't (cache, upstream or keys; with --against: a reload would be refused, or the
     gateway does not answer), 2 the configuration is wrong. With --strict 1 for advice, too; a change is advice.
     """
-    from oncegate.app.cli.comparison import compared_with_gateway, compared_with_settings
-    from oncegate.app.cli.findings import Finding, Severity, examine
+    from oncegate.app.cli.check.comparison import compared_with_gateway, compared_with_settings
+    from oncegate.app.cli.check.findings import Finding, Severity, examine
     from oncegate.app.settings.sources import ConfigurationError, gateway_admin_token, load
 
     if database is not None:
@@ -101,7 +101,7 @@ def check(
 def _routes(settings: "GatewaySettings", spec: str | None, prefix: str | None) -> "list[Finding]":
     if spec is None:
         return []
-    from oncegate.app.cli.findings import Finding, Severity
+    from oncegate.app.cli.check.findings import Finding, Severity
     from oncegate.app.cli.openapi import unmatched_routes
 
     lines = unmatched_routes(settings, spec, prefix=prefix)

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from oncegate.app.cli.audit import audit_shown, author, reason_needed
-from oncegate.app.cli.keys_finding import Finding, finding_options
-from oncegate.app.cli.keys_list import chosen_of
-from oncegate.app.cli.keys_options import listed_caller_option, route_option, seconds_of, with_records
-from oncegate.app.cli.keys_view import print_changed_unknown, progress
+from oncegate.app.cli.records.keys_finding import Finding, finding_options
+from oncegate.app.cli.records.keys_list import chosen_of
+from oncegate.app.cli.records.keys_options import listed_caller_option, route_option, seconds_of, with_records
+from oncegate.app.cli.records.keys_view import print_changed_unknown, progress
 from oncegate.app.cli.terminal import output
 from oncegate.app.cli.usage import end
 from oncegate.cache.record import State
 
 if TYPE_CHECKING:
-    from oncegate.app.cli.keys_options import Source
+    from oncegate.app.cli.records.keys_options import Source
     from oncegate.cache.transitions import ResolveRequest
 
 _TALLIES = ("found", "resolved", "refused", "left")

@@ -11,7 +11,8 @@ from fastapi.routing import APIRoute
 from pydantic.json_schema import models_json_schema
 
 from oncegate import __version__
-from oncegate.app.operators.pages.models import Accepted, OperationProblem, Problem
+from oncegate.app.operators.pages.described.command import Accepted
+from oncegate.app.operators.pages.described.problem import OperationProblem, Problem
 from oncegate.app.operators.pages.operations import CHOSEN, FOR_OPERATORS
 from oncegate.middleware.outcome.problems import KINDS
 from oncegate.middleware.rules.headers.added_headers import ADDED_HEADERS, header_object
@@ -176,7 +177,7 @@ def _problem(slug: str) -> Description:
 
 
 def _schema_name(name: str) -> str:
-    """The schema's name of a model, whose class may need a longer one (`oncegate.app.operators.pages.models`)."""
+    """The schema's name of a model, whose class may need a longer one (`oncegate.app.operators.pages.described.document`)."""
     return name.removesuffix("Shape")
 
 
