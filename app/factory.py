@@ -15,7 +15,7 @@ from oncegate.app.operators.pages.bearer import Bearer
 from oncegate.app.operators.pages.for_callers.policy import policy_document, published
 from oncegate.app.operators.pages.operations import Operations, guarded
 from oncegate.app.operators.readiness import Readiness
-from oncegate.app.operators.records import Records
+from oncegate.app.operators.records.records import Records
 from oncegate.app.operators.reloading import Reload
 from oncegate.app.operators.standing import Standing
 from oncegate.app.operators.write_probe import try_writing
@@ -48,7 +48,7 @@ from oncegate.middleware.tokens.verifier import Tokens
 if TYPE_CHECKING:
     from oncegate.app.commands.submit import Submitter
     from oncegate.app.gateway.tracing import GatewayTracing
-    from oncegate.app.operators.database import OperatorsDatabase
+    from oncegate.app.operators.database.database import OperatorsDatabase
     from oncegate.app.telemetry.tracing import ProcessTracing
 
 CONNECT_TIMEOUT = 5.0
@@ -237,7 +237,7 @@ def operators_database(settings: GatewaySettings) -> "OperatorsDatabase | None":
     if not settings.ops_database:
         return None
     try:
-        from oncegate.app.operators.database import OperatorsDatabase
+        from oncegate.app.operators.database.database import OperatorsDatabase
 
         return OperatorsDatabase(settings.ops_database, settings.digests())
     except ImportError as error:
@@ -297,7 +297,7 @@ def _submitter(settings: GatewaySettings, cache: Cache, metrics: Metrics) -> "Su
 def _sampling(settings: GatewaySettings, cache: Cache, metrics: Metrics) -> Callable[[], Awaitable[None]] | None:
     if not settings.sample_records:
         return None
-    from oncegate.app.operators.sampling import sample
+    from oncegate.app.operators.records.sampling import sample
 
     return partial(sample, create_records(settings, cache), settings.sample_records, metrics.sampled)
 
@@ -330,7 +330,7 @@ def _operators_app(
     statuses, streams = None, {}
     consumers = settings.consumers
     if consumers:
-        from oncegate.app.operators.dead_letters import open_commands  # loads redis-py's client
+        from oncegate.app.operators.letters.dead_letters import open_commands  # loads redis-py's client
 
         streams = {name: partial(open_commands, settings, cache, name, consumers[name]) for name in consumers}
         *routes, default = policies.all()

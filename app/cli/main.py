@@ -48,7 +48,7 @@ def _exit_code(error: Exception) -> int | None:
     """2: usage or configuration is wrong; 1: a cache or a gateway does not do it; ``None``: anything else."""
     from oncegate.app.cli.openapi import SpecError
     from oncegate.app.operators.pages.client import GatewayError
-    from oncegate.app.operators.records import NotARecord
+    from oncegate.app.operators.records.records import NotARecord
     from oncegate.app.settings.sources import ConfigurationError
     from oncegate.cache.errors import CacheError
     from oncegate.middleware.rules.errors import KeyInvalid

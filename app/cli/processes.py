@@ -25,7 +25,7 @@ async def processes(source: "Source", as_json: bool) -> None:
     It says where two run different configurations or versions.
     """
     from oncegate.app.operators.heartbeats import processes as listing
-    from oncegate.app.operators.records import Records
+    from oncegate.app.operators.records.records import Records
     from oncegate.cache.store import KeepsProcesses
 
     if not isinstance(source, Records):

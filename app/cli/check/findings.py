@@ -10,7 +10,7 @@ import ssl
 from dataclasses import dataclass
 
 from oncegate.app.factory import CONNECT_TIMEOUT, create_cache, gateway_policies, operators_database
-from oncegate.app.operators.database_errors import DatabaseUnavailable
+from oncegate.app.operators.database.errors import DatabaseUnavailable
 from oncegate.app.operators.write_probe import try_writing
 from oncegate.app.settings.advice import settings_advice
 from oncegate.app.settings.certificates import certificates, upstream_certificate

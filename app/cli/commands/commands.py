@@ -29,7 +29,7 @@ from oncegate.app.cli.usage import (
 )
 
 if TYPE_CHECKING:
-    from oncegate.app.operators.dead_letters import Commands, Letter
+    from oncegate.app.operators.letters.dead_letters import Commands, Letter
 
 
 @click.group(short_help="Look at accepted commands, and retry those that were given up.")
@@ -77,7 +77,7 @@ def _options(command: Callable[..., Awaitable[None]]) -> Callable[..., None]:
     def with_commands(config: str | None, **options: Any) -> None:
         async def run() -> None:
             from oncegate.app.factory import create_cache
-            from oncegate.app.operators.dead_letters import open_commands
+            from oncegate.app.operators.letters.dead_letters import open_commands
 
             given, of_worker = ({name: options.pop(name) for name in names} for names in _SETTINGS)
             settings = redis_settings(given, of_worker, config, needed="commands are in")
@@ -130,7 +130,7 @@ async def show(found: "Commands", as_json: bool, identifier: str, body: bool) ->
 @_options
 async def streams(found: "Commands", as_json: bool) -> None:
     """Show how long the stream is, who reads it, and how far behind each reader is."""
-    from oncegate.app.operators.streams import stream_state
+    from oncegate.app.operators.letters.streams import stream_state
 
     output({"streams": [await stream_state(found)]}, print_streams, as_json=as_json)
 
@@ -145,7 +145,7 @@ async def errors(found: "Commands", as_json: bool, scan: int) -> None:
 
     It reads the newest dead letters, without their payloads: some 10,000 in a second. Whether there are others is said.
     """
-    from oncegate.app.operators.letter_groups import by_error
+    from oncegate.app.operators.letters.groups import by_error
 
     output(await by_error(found, most=scan), print_groups, as_json=as_json)
 
@@ -214,9 +214,9 @@ async def _chosen(found: "Commands", identifiers: tuple[str, ...], missing: list
 
 async def _all_of(found: "Commands", group: str, reason: str, *, retries: bool, as_json: bool) -> None:
     """Retry or discard the letters of one group, a bounded number at a time, until there are no more, or none changes."""
-    from oncegate.app.operators.letter_changes import MOST_CHANGED, LetterChanges, named
-    from oncegate.app.operators.letter_group import GROUP
-    from oncegate.app.operators.letter_groups import letters_of
+    from oncegate.app.operators.letters.changes import MOST_CHANGED, LetterChanges, named
+    from oncegate.app.operators.letters.group import GROUP
+    from oncegate.app.operators.letters.groups import letters_of
 
     if not GROUP.fullmatch(group):
         end("--error takes a group of oncegate commands errors: 12 hexadecimal digits")

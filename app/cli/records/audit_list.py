@@ -31,7 +31,7 @@ def audit() -> None:
 async def list_(source: "Source", as_json: bool, limit: int, operator: str | None) -> None:
     """List what was changed, the newest first."""
     from oncegate.app.operators.audit_lines import AuditLines
-    from oncegate.app.operators.records import Records
+    from oncegate.app.operators.records.records import Records
     from oncegate.cache.store import KeepsAudit
 
     if not isinstance(source, Records):

@@ -199,9 +199,9 @@ async def purge(
     """
     from rich.console import Console
 
-    from oncegate.app.operators.purge import Which
-    from oncegate.app.operators.purge import purge as purge_records
-    from oncegate.app.operators.records import Records
+    from oncegate.app.operators.records.purge import Which
+    from oncegate.app.operators.records.purge import purge as purge_records
+    from oncegate.app.operators.records.records import Records
     from oncegate.cache.store import Purges
 
     if caller is None and route is None and older is None:
@@ -226,7 +226,7 @@ async def purge(
 
 
 async def _resolve(source: "Source", identifier: str, request: "ResolveRequest", reason: str, *, as_json: bool) -> None:
-    from oncegate.app.operators.records import WHY_NOT, Records
+    from oncegate.app.operators.records.records import WHY_NOT, Records
     from oncegate.cache.transitions import Resolution
 
     resolution = await source.resolve(identifier, request, author(reason))
@@ -250,7 +250,7 @@ async def _find(source: "Source", key: str | None, record: str | None, caller: s
 
 
 async def _no_record(source: "Source") -> str:
-    from oncegate.app.operators.records import Records
+    from oncegate.app.operators.records.records import Records
 
     if isinstance(source, Records):  # a gateway that runs has its own secret, and its own rules
         if await source.is_under_another_secret():

@@ -77,8 +77,8 @@ async def _change(
     from rich.console import Console
 
     from oncegate.app.operators.audit_lines import AuditLines
-    from oncegate.app.operators.records import Records
-    from oncegate.app.operators.unknown_changes import UnknownAt, change_unknown
+    from oncegate.app.operators.records.records import Records
+    from oncegate.app.operators.records.unknown_changes import UnknownAt, change_unknown
     from oncegate.cache.store import KeepsAudit
     from oncegate.middleware.outcome.responses import now_ms
 

@@ -10,7 +10,7 @@ from oncegate.app.cli.usage import end
 
 if TYPE_CHECKING:
     from oncegate.app.cli.records.keys_options import Source
-    from oncegate.app.operators.newest import Chosen
+    from oncegate.app.operators.records.newest import Chosen
 
 
 def began(record: dict[str, Any]) -> str:
@@ -22,8 +22,8 @@ async def chosen_of(
     source: "Source", state: str | None, route: str | None, caller: str | None, since_ms: int
 ) -> "Chosen":
     """The choice that options of ``keys list`` make. Ends the process for a caller that is none."""
-    from oncegate.app.operators.newest import CALLER_DIGEST, Chosen
-    from oncegate.app.operators.records import Records
+    from oncegate.app.operators.records.newest import CALLER_DIGEST, Chosen
+    from oncegate.app.operators.records.records import Records
     from oncegate.middleware.rules.keys.key import caller_of_id
 
     if caller is not None and CALLER_DIGEST.fullmatch(caller):
@@ -42,8 +42,8 @@ async def chosen_of(
 
 async def newest_of(source: "Source", chosen: "Chosen", limit: int, scan: int | None) -> dict[str, Any]:
     """Up to ``limit`` of those that are ``chosen``; no more are held. Says where there are others."""
-    from oncegate.app.operators.newest import MOST_SCANNED, newest
-    from oncegate.app.operators.records import Records
+    from oncegate.app.operators.records.newest import MOST_SCANNED, newest
+    from oncegate.app.operators.records.records import Records
 
     rows: list[dict[str, Any]] = []
     counts: Counter[str] = Counter()

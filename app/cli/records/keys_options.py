@@ -15,7 +15,7 @@ from oncegate.cache.redis.url import either
 
 if TYPE_CHECKING:
     from oncegate.app.operators.pages.client import RemoteGateway
-    from oncegate.app.operators.records import Records
+    from oncegate.app.operators.records.records import Records
 
     Source = Records | RemoteGateway
 

@@ -12,7 +12,7 @@ from oncegate.app.cli.usage import to_paste
 from oncegate.cache.record import State
 
 if TYPE_CHECKING:
-    from oncegate.app.operators.purge import Purged
+    from oncegate.app.operators.records.purge import Purged
 
 
 def print_list(listing: dict[str, Any]) -> None:

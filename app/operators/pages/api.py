@@ -12,15 +12,7 @@ from starlette.exceptions import HTTPException
 
 from oncegate.app.operators.audit import OPERATOR
 from oncegate.app.operators.audit_lines import AuditLines
-from oncegate.app.operators.database_errors import ChangeRefused, DatabaseUnavailable, NotKept
-from oncegate.app.operators.pages import audit as audit_page
-from oncegate.app.operators.pages import callers as callers_page
-from oncegate.app.operators.pages import database as database_page
-from oncegate.app.operators.pages import decisions as decisions_page
-from oncegate.app.operators.pages import records as records_page
-from oncegate.app.operators.pages import reload as reload_page
-from oncegate.app.operators.pages import standing as standing_page
-from oncegate.app.operators.pages import unknown as unknown_page
+from oncegate.app.operators.database.errors import ChangeRefused, DatabaseUnavailable, NotKept
 from oncegate.app.operators.pages.bearer import Bearer
 from oncegate.app.operators.pages.described import description
 from oncegate.app.operators.pages.described.gateway import Health, NotReady, Ready
@@ -28,10 +20,18 @@ from oncegate.app.operators.pages.described.policy import PolicyShape
 from oncegate.app.operators.pages.for_callers import commands
 from oncegate.app.operators.pages.for_callers.commands import CommandStatuses
 from oncegate.app.operators.pages.for_callers.problem_pages import router as problem_pages
+from oncegate.app.operators.pages.for_operators import audit as audit_page
+from oncegate.app.operators.pages.for_operators import callers as callers_page
+from oncegate.app.operators.pages.for_operators import database as database_page
+from oncegate.app.operators.pages.for_operators import decisions as decisions_page
+from oncegate.app.operators.pages.for_operators import records as records_page
+from oncegate.app.operators.pages.for_operators import reload as reload_page
+from oncegate.app.operators.pages.for_operators import standing as standing_page
+from oncegate.app.operators.pages.for_operators import unknown as unknown_page
 from oncegate.app.operators.pages.operations import FOR_OPERATORS
 from oncegate.app.operators.pages.reply import NO_TOKEN, REALM, Answers, document, problem, unavailable
 from oncegate.app.operators.readiness import Readiness
-from oncegate.app.operators.records import NotARecord, Records
+from oncegate.app.operators.records.records import NotARecord, Records
 from oncegate.app.operators.reloading import Reload
 from oncegate.app.operators.standing import Standing
 from oncegate.app.telemetry.recent import RecentDecisions
@@ -42,8 +42,8 @@ from oncegate.middleware.http.cors import CrossOrigin
 from oncegate.middleware.rules.errors import KeyInvalid, PayloadTooLarge, RequestTimeout
 
 if TYPE_CHECKING:
-    from oncegate.app.operators.database import OperatorsDatabase
-    from oncegate.app.operators.dead_letters import OpenCommands
+    from oncegate.app.operators.database.database import OperatorsDatabase
+    from oncegate.app.operators.letters.dead_letters import OpenCommands
 
 log = logging.getLogger("oncegate.records")
 
@@ -204,8 +204,8 @@ def routers(
     if records:
         found += [unknown_page.router, records_page.router]  # in this order: the latter takes any name for an id
     if dead_letters:
-        from oncegate.app.operators.pages.dead_letters import router as letters  # loads redis-py's client
-        from oncegate.app.operators.pages.streams import router as streams
+        from oncegate.app.operators.pages.for_operators.dead_letters import router as letters  # loads redis-py's client
+        from oncegate.app.operators.pages.for_operators.streams import router as streams
 
         found += [letters, streams]
     if audit:

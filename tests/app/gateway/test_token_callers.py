@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from oncegate.app.factory import create_cache, create_records
-from oncegate.app.operators.records import NotARecord
+from oncegate.app.operators.records.records import NotARecord
 from oncegate.app.serve import serve
 from oncegate.app.settings.advice import settings_advice
 from oncegate.app.settings.gateway import GatewaySettings

@@ -18,7 +18,7 @@ from sqlalchemy import Engine, event
 
 from oncegate.app.cli.check.findings import Severity, examine
 from oncegate.app.factory import create_gateway
-from oncegate.app.operators import database as operators_database
+from oncegate.app.operators.database import database as operators_database
 from oncegate.app.settings.digest import settings_digest
 from oncegate.app.settings.gateway import GatewaySettings
 from oncegate.app.settings.sources import ConfigurationError, load
@@ -293,7 +293,7 @@ def test_without_a_database_neither_sqlalchemy_nor_its_pages_are_loaded() -> Non
         "from oncegate.app.settings.gateway import GatewaySettings\n"
         "gateway = create_gateway(GatewaySettings(upstream='http://127.0.0.1:9'), admin_token='t' * 20)\n"
         "asyncio.run(gateway.operations.load())\n"
-        "wrong = ('sqlalchemy', 'oncegate.sql', 'oncegate.app.operators.console.order')\n"
+        "wrong = ('sqlalchemy', 'oncegate.sql', 'oncegate.app.operators.console.database.order')\n"
         "print([name for name in wrong if name in sys.modules])\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.json_schema import SkipJsonSchema
 
 from oncegate.app.operators.audit import MOST_REASON, REASON
-from oncegate.app.operators.newest import CALLER_DIGEST
+from oncegate.app.operators.records.newest import CALLER_DIGEST
 from oncegate.cache.redis.streams.entry_id import ENTRY_ID
 from oncegate.middleware.rules.keys.key import RECORD_ID
 

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import AwareDatetime, Field
 
-from oncegate.app.operators.letter_group import GROUP
+from oncegate.app.operators.letters.group import GROUP
 from oncegate.app.operators.pages.described.document import Missing, Position, Sent, Sequence
 
 

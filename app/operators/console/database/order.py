@@ -10,7 +10,7 @@ from oncegate.app.operators.console.frame import ConsolePage, PageRefused, Visit
 from oncegate.app.operators.console.sources import changes_of, database_of
 
 if TYPE_CHECKING:
-    from oncegate.app.operators.database import Waiting
+    from oncegate.app.operators.database.database import Waiting
 
 MOST_ROWS: Final = 50
 _DIGEST: Final = re.compile(r"(?:[0-9a-f]{2}){1,64}")

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Depends, HTTPException, Path, Query, Request, Response
 
-from oncegate.app.operators.database_changes import DatabaseChanges
-from oncegate.app.operators.database_errors import MOST_LISTED
+from oncegate.app.operators.database.changes import DatabaseChanges
+from oncegate.app.operators.database.errors import MOST_LISTED
 from oncegate.app.operators.pages.described import database as models
 from oncegate.app.operators.pages.described.document import Missing, RecordId
-from oncegate.app.operators.pages.records import author_of
+from oncegate.app.operators.pages.for_operators.records import author_of
 from oncegate.app.operators.pages.reply import (
     LARGE,
     NO_DATABASE,
@@ -25,7 +25,7 @@ from oncegate.app.operators.pages.reply import (
 )
 
 if TYPE_CHECKING:
-    from oncegate.app.operators.database import OperatorsDatabase
+    from oncegate.app.operators.database.database import OperatorsDatabase
 
 _ABSENT = answer(404, "There is nothing of that id or name, or no such table.")
 _CHANGED = answer(409, "Nothing was changed: the database has it otherwise by now.")

@@ -12,10 +12,10 @@ from urllib.parse import urlencode
 from starlette.responses import Response
 
 from oncegate.app.operators.audit import Author
-from oncegate.app.operators.console.choices import choice_of, which_of
 from oncegate.app.operators.console.frame import ConsolePage, PageRefused, Visit
-from oncegate.app.operators.records import resolution
-from oncegate.app.operators.unknown_changes import change_unknown
+from oncegate.app.operators.console.records.choices import choice_of, which_of
+from oncegate.app.operators.records.records import resolution
+from oncegate.app.operators.records.unknown_changes import change_unknown
 from oncegate.cache.record import State
 from oncegate.cache.transitions import ResolveRequest
 from oncegate.middleware.outcome.instants import instant
@@ -106,7 +106,7 @@ def _page(
 
 
 def _finding(form: Mapping[str, str]) -> ResolveRequest:
-    """What became of them. Raises `PageRefused`, `oncegate.app.operators.records.NotARecord`."""
+    """What became of them. Raises `PageRefused`, `oncegate.app.operators.records.records.NotARecord`."""
     outcome, status, body = form.get("as", ""), form.get("status", "").strip(), form.get("body", "").encode()
     if outcome not in DONE:
         raise PageRefused(400, "Choose what became of them. Nothing was changed.")

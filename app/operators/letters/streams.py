@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from oncegate.app.operators.dead_letters import Commands
+from oncegate.app.operators.letters.dead_letters import Commands
 from oncegate.cache.redis.streams.entry_id import added_at_ms
 from oncegate.cache.redis.streams.progress import consumers, oldest_ms
 from oncegate.cache.redis.streams.stream import CommandStream, GroupProgress

@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from oncegate.app.operators.audit_lines import MOST_LINES
 from oncegate.app.operators.console.frame import ConsolePage, PageRefused, Visit, below
-from oncegate.app.operators.newest import CALLER_DIGEST, Chosen, newest
+from oncegate.app.operators.records.newest import CALLER_DIGEST, Chosen, newest
 from oncegate.middleware.rules.errors import KeyInvalid
 from oncegate.middleware.rules.keys.key import RECORD_ID
 
@@ -61,7 +61,7 @@ async def find(visit: Visit) -> Response:
         await _others(visit, what, found)
     kept: Mapping[str, Any] = {}
     if visit.sources.database is not None:
-        from oncegate.app.operators.console.in_database import found_in_database
+        from oncegate.app.operators.console.database.in_database import found_in_database
 
         kept, notes = await found_in_database(visit.sources.database, what)
         found.notes += notes
@@ -142,8 +142,8 @@ async def _refused(visit: Visit) -> set[str | None]:
 
 
 async def _in_stream(visit: Visit, name: str, what: str, found: _Found) -> None:
-    from oncegate.app.operators.letter_search import command_of_entry, letters_named  # loads redis-py's client
-    from oncegate.app.operators.streams import stream_state
+    from oncegate.app.operators.letters.search import command_of_entry, letters_named  # loads redis-py's client
+    from oncegate.app.operators.letters.streams import stream_state
     from oncegate.cache.redis.streams.entry_id import ENTRY_ID
 
     async with visit.sources.streams[name]() as commands:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from oncegate.app.operators.audit import Author, printable
 from oncegate.app.operators.audit_lines import AuditLines
-from oncegate.app.operators.database_errors import DatabaseUnavailable
-from oncegate.app.operators.database_lines import (
+from oncegate.app.operators.database.errors import DatabaseUnavailable
+from oncegate.app.operators.database.lines import (
     DISCARDED,
     RETRIED,
     SKIPPED,
@@ -21,17 +21,17 @@ from oncegate.app.operators.database_lines import (
     messages_line,
     number_line,
 )
-from oncegate.app.operators.resolving import report
+from oncegate.app.operators.records.resolving import report
 
 if TYPE_CHECKING:
-    from oncegate.app.operators.database import OperatorsDatabase
+    from oncegate.app.operators.database.database import OperatorsDatabase
 
 _PERHAPS: Final = "(perhaps: the database has not answered)"
 
 
 @dataclass(frozen=True, slots=True)
 class DatabaseChanges:
-    """Changes by one ``author``. Each raises what `oncegate.app.operators.database.OperatorsDatabase` does."""
+    """Changes by one ``author``. Each raises what `oncegate.app.operators.database.database.OperatorsDatabase` does."""
 
     database: "OperatorsDatabase"
     audit: AuditLines | None

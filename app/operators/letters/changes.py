@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from oncegate.app.operators.audit import Author
 from oncegate.app.operators.audit_lines import AuditLines
-from oncegate.app.operators.dead_letters import Commands, Letter
-from oncegate.app.operators.letter_groups import letters_of
-from oncegate.app.operators.resolving import report
+from oncegate.app.operators.letters.dead_letters import Commands, Letter
+from oncegate.app.operators.letters.groups import letters_of
+from oncegate.app.operators.records.resolving import report
 
 MOST_CHANGED: Final = 1000
 """Letters of a group that are retried or discarded at once."""
@@ -42,7 +42,7 @@ async def change_letters(
 ) -> LetterChanges:
     """Retry or discard the dead letters of an id, as `Commands.find` knows them.
 
-    Raises `oncegate.app.operators.dead_letters.NotAnId`, `oncegate.cache.errors.CacheError`.
+    Raises `oncegate.app.operators.letters.dead_letters.NotAnId`, `oncegate.cache.errors.CacheError`.
     """
     letters = await commands.find(identifier)
     return await make_and_report(commands, audit, letters, author, retries, lambda _: f"dead letters of {identifier}")

@@ -16,8 +16,8 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from oncegate.app.operators.database_errors import MOST_LISTED, ChangeRefused, DatabaseUnavailable, NotKept
-from oncegate.app.operators.records import NotARecord
+from oncegate.app.operators.database.errors import MOST_LISTED, ChangeRefused, DatabaseUnavailable, NotKept
+from oncegate.app.operators.records.records import NotARecord
 from oncegate.app.settings.gateway import redact
 from oncegate.middleware.rules.keys.digests import Digests
 from oncegate.sql.database.access import (
@@ -59,8 +59,9 @@ _CURSOR: Final = re.compile(r"([0-9]{1,17})\.([A-Za-z0-9._-]{1,64})\.((?:[0-9a-f
 class OperatorsDatabase:
     """The database of ``url``, which names an asynchronous driver, or SQLite. ``digests`` are those of its inboxes.
 
-    Each call raises `DatabaseUnavailable`, `NotKept`, `oncegate.app.operators.records.NotARecord` for what can't be meant, and
-    what changes something `ChangeRefused`. Raises ``ImportError`` where the driver is not installed, ``ValueError`` for no URL.
+    Each call raises `DatabaseUnavailable`, `NotKept`, `oncegate.app.operators.records.records.NotARecord` for what can't be
+    meant, and what changes something `ChangeRefused`. Raises ``ImportError`` where the driver is not installed, ``ValueError``
+    for no URL.
     """
 
     def __init__(self, url: str, digests: Digests) -> None:

@@ -13,7 +13,15 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Final
 
-from oncegate.app.operators.records import AT_ONCE, UNREADABLE, NotARecord, Records, in_parts, is_of_route, summarise
+from oncegate.app.operators.records.records import (
+    AT_ONCE,
+    UNREADABLE,
+    NotARecord,
+    Records,
+    in_parts,
+    is_of_route,
+    summarise,
+)
 from oncegate.cache.record import Claim
 from oncegate.cache.store import Page, peek_all
 from oncegate.cache.trace import trace_id_of

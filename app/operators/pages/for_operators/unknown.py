@@ -4,10 +4,10 @@ from fastapi import APIRouter, Request, Response
 
 from oncegate.app.operators.audit_lines import AuditLines
 from oncegate.app.operators.pages.described.record import OfUnknown, OutcomeOfUnknown, UnknownChanged
-from oncegate.app.operators.pages.records import author_of, finding
+from oncegate.app.operators.pages.for_operators.records import author_of, finding
 from oncegate.app.operators.pages.reply import LARGE, NO_CACHE, NO_TOKEN, READS_ONLY, SLOW, WRONG, document
-from oncegate.app.operators.records import Records
-from oncegate.app.operators.unknown_changes import UnknownAt, change_unknown
+from oncegate.app.operators.records.records import Records
+from oncegate.app.operators.records.unknown_changes import UnknownAt, change_unknown
 from oncegate.cache.transitions import ResolveRequest
 from oncegate.middleware.outcome.responses import now_ms
 

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 from fastapi import APIRouter, Request, Response
 
-from oncegate.app.operators.dead_letters import OpenCommands
+from oncegate.app.operators.letters.dead_letters import OpenCommands
+from oncegate.app.operators.letters.streams import stream_state
 from oncegate.app.operators.pages.described.stream import StreamList
 from oncegate.app.operators.pages.reply import NO_CACHE, NO_STREAM, NO_TOKEN, document
-from oncegate.app.operators.streams import stream_state
 
 router = APIRouter(prefix="/streams", tags=["operators"], responses=NO_TOKEN | NO_CACHE | NO_STREAM)
 

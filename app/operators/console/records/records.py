@@ -5,9 +5,9 @@ from urllib.parse import urlencode
 
 from starlette.responses import Response
 
-from oncegate.app.operators.console.choices import AGES, MOST_ROUTE
 from oncegate.app.operators.console.frame import ConsolePage, PageRefused, Visit
-from oncegate.app.operators.newest import CALLER_DIGEST, Chosen, newest
+from oncegate.app.operators.console.records.choices import AGES, MOST_ROUTE
+from oncegate.app.operators.records.newest import CALLER_DIGEST, Chosen, newest
 from oncegate.cache.record import State
 from oncegate.middleware.outcome.responses import now_ms
 

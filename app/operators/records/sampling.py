@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable
 from time import monotonic
 
-from oncegate.app.operators.records import Records
+from oncegate.app.operators.records.records import Records
 from oncegate.cache.errors import CacheError
 from oncegate.cache.record import State
 

@@ -5,9 +5,9 @@ from urllib.parse import urlencode
 
 from starlette.responses import Response
 
-from oncegate.app.operators.console.choices import AGES, choice_of, which_of
 from oncegate.app.operators.console.frame import ConsolePage, Visit
-from oncegate.app.operators.newest import newest
+from oncegate.app.operators.console.records.choices import AGES, choice_of, which_of
+from oncegate.app.operators.records.newest import newest
 from oncegate.middleware.outcome.responses import now_ms
 
 MOST_ROWS: Final = 50

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from oncegate.app.operators.audit import Author
-from oncegate.app.operators.records import NotARecord, row, summarise
+from oncegate.app.operators.records.records import NotARecord, row, summarise
 from oncegate.app.settings.gateway import GatewaySettings
 from oncegate.cache.encryption import Encryption, off_loop
 from oncegate.cache.errors import GroupMissing, RecordUnreadable

@@ -7,9 +7,9 @@ from starlette.responses import Response
 
 from oncegate.app.operators.audit import Author
 from oncegate.app.operators.console.frame import ConsolePage, PageRefused, Visit, below
-from oncegate.app.operators.console.prospects import command_line, prospect, route_of
-from oncegate.app.operators.records import WHY_NOT, resolution
-from oncegate.app.operators.resolving import report, resolve_and_report
+from oncegate.app.operators.console.records.prospects import command_line, prospect, route_of
+from oncegate.app.operators.records.records import WHY_NOT, resolution
+from oncegate.app.operators.records.resolving import report, resolve_and_report
 from oncegate.cache.record import State
 from oncegate.cache.transitions import Resolution, ResolveRequest
 
@@ -88,7 +88,7 @@ async def _places(visit: Visit, identifier: str) -> list[dict[str, Any]]:
     """Where a submission's command is, in each of the streams that know of it."""
     if not visit.sources.streams:
         return []
-    from oncegate.app.operators.letter_search import command_place  # loads redis-py's client
+    from oncegate.app.operators.letters.search import command_place  # loads redis-py's client
 
     places = []
     for name, opened in visit.sources.streams.items():

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from oncegate.app.operators.records import in_parts, is_of_route
+from oncegate.app.operators.records.records import in_parts, is_of_route
 from oncegate.cache.errors import RecordUnreadable
 from oncegate.cache.record import Claim, Record, State
 from oncegate.cache.store import Purges

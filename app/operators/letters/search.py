@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Any, Final
 
-from oncegate.app.operators.dead_letters import Commands, Letter
-from oncegate.app.operators.letter_group import GROUP
-from oncegate.app.operators.letter_groups import group_of, newest_letters
+from oncegate.app.operators.letters.dead_letters import Commands, Letter
+from oncegate.app.operators.letters.group import GROUP
+from oncegate.app.operators.letters.groups import group_of, newest_letters
 from oncegate.cache.record import State
 from oncegate.cache.redis.streams.entry_id import ENTRY_ID
 from oncegate.middleware.rules.keys.key import RECORD_ID

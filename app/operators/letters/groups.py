@@ -8,8 +8,8 @@ import re
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
-from oncegate.app.operators.dead_letters import Commands, Letter
-from oncegate.app.operators.letter_group import LetterGroup
+from oncegate.app.operators.letters.dead_letters import Commands, Letter
+from oncegate.app.operators.letters.group import LetterGroup
 from oncegate.cache.redis.streams.letter import Death
 from oncegate.cache.redis.streams.progress import letter_heads
 

@@ -10,7 +10,6 @@ from fastapi import APIRouter, Depends, HTTPException, Path, Query, Request, Res
 
 from oncegate.app.operators.audit import OPERATOR, Author
 from oncegate.app.operators.audit_lines import AuditLines
-from oncegate.app.operators.newest import MOST_SCANNED, Chosen, newest
 from oncegate.app.operators.pages.described.document import PATTERN, CallerDigest, Missing
 from oncegate.app.operators.pages.described.record import (
     Find,
@@ -36,8 +35,9 @@ from oncegate.app.operators.pages.reply import (
     document,
     problem,
 )
-from oncegate.app.operators.records import MOST_LISTED, MOST_SECONDS, WHY_NOT, NotARecord, Records, resolution
-from oncegate.app.operators.resolving import resolve_and_report
+from oncegate.app.operators.records.newest import MOST_SCANNED, Chosen, newest
+from oncegate.app.operators.records.records import MOST_LISTED, MOST_SECONDS, WHY_NOT, NotARecord, Records, resolution
+from oncegate.app.operators.records.resolving import resolve_and_report
 from oncegate.cache.record import State
 from oncegate.cache.transitions import Resolution, ResolveRequest
 from oncegate.middleware.outcome.responses import now_ms

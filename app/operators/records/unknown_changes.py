@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from oncegate.app.operators.audit import Author, resolved
 from oncegate.app.operators.audit_lines import AuditLines
-from oncegate.app.operators.newest import MOST_SCANNED, Chosen, Scan
-from oncegate.app.operators.records import Records
-from oncegate.app.operators.resolving import report, resolve_and_report
+from oncegate.app.operators.records.newest import MOST_SCANNED, Chosen, Scan
+from oncegate.app.operators.records.records import Records
+from oncegate.app.operators.records.resolving import report, resolve_and_report
 from oncegate.cache.record import Claim, State
 from oncegate.cache.transitions import Resolution, ResolveRequest
 from oncegate.middleware.outcome.instants import instant
@@ -109,7 +109,8 @@ async def change_unknown(
 
     With ``dry_run`` they are counted. In the audit is one line for all. It ends after `MOST_CHANGED` and ``seconds``, too.
 
-    Raises `oncegate.app.operators.records.NotARecord`, `oncegate.cache.errors.CacheError`: what was resolved by then stays so.
+    Raises `oncegate.app.operators.records.records.NotARecord`, `oncegate.cache.errors.CacheError`: what was resolved by then
+    stays so.
     """
     chosen = which.chosen()
     scan, done, ends = Scan(records, chosen, cursor), UnknownChanges(), monotonic() + seconds

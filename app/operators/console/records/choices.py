@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from oncegate.app.operators.console.frame import PageRefused
-from oncegate.app.operators.newest import CALLER_DIGEST
-from oncegate.app.operators.unknown_changes import UnknownAt
+from oncegate.app.operators.records.newest import CALLER_DIGEST
+from oncegate.app.operators.records.unknown_changes import UnknownAt
 
 AGES: Final = {"5m": 300, "30m": 1800, "6h": 6 * 3600, "1d": 86400, "7d": 7 * 86400}
 """What ages may be, in seconds."""

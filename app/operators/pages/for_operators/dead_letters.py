@@ -7,9 +7,9 @@ from fastapi import APIRouter, Depends, HTTPException, Path, Query, Request, Res
 
 from oncegate.app.operators.audit import Author
 from oncegate.app.operators.audit_lines import AuditLines
-from oncegate.app.operators.dead_letters import Commands, NotAnId, OpenCommands
-from oncegate.app.operators.letter_changes import change_group, change_letters
-from oncegate.app.operators.letter_groups import MOST_SCANNED, by_error
+from oncegate.app.operators.letters.changes import change_group, change_letters
+from oncegate.app.operators.letters.dead_letters import Commands, NotAnId, OpenCommands
+from oncegate.app.operators.letters.groups import MOST_SCANNED, by_error
 from oncegate.app.operators.pages.described.document import Change, Missing
 from oncegate.app.operators.pages.described.stream import (
     CommandShape,
@@ -20,7 +20,7 @@ from oncegate.app.operators.pages.described.stream import (
     LetterGroupList,
     RetriedList,
 )
-from oncegate.app.operators.pages.records import author_of
+from oncegate.app.operators.pages.for_operators.records import author_of
 from oncegate.app.operators.pages.reply import (
     LARGE,
     NO_CACHE,

@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Any, TypeVar
 
-from oncegate.app.operators.console.outbox import MOST_ROWS, NUMBER
-from oncegate.app.operators.database import OperatorsDatabase
-from oncegate.app.operators.database_errors import DatabaseUnavailable, NotKept
-from oncegate.app.operators.records import NotARecord
+from oncegate.app.operators.console.database.outbox import MOST_ROWS, NUMBER
+from oncegate.app.operators.database.database import OperatorsDatabase
+from oncegate.app.operators.database.errors import DatabaseUnavailable, NotKept
+from oncegate.app.operators.records.records import NotARecord
 
 Found = TypeVar("Found")
 

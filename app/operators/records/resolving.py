@@ -2,7 +2,7 @@
 
 from oncegate.app.operators.audit import Author, resolved
 from oncegate.app.operators.audit_lines import AuditLines
-from oncegate.app.operators.records import Records
+from oncegate.app.operators.records.records import Records
 from oncegate.cache.transitions import Resolution, ResolveRequest
 
 
@@ -11,7 +11,7 @@ async def resolve_and_report(
 ) -> Resolution:
     """Write a resolution, and the audit line about it where it was written.
 
-    Raises `oncegate.app.operators.records.NotARecord`, `oncegate.cache.errors.CacheError`.
+    Raises `oncegate.app.operators.records.records.NotARecord`, `oncegate.cache.errors.CacheError`.
     """
     done = await records.resolve(identifier, request, author)
     if done is Resolution.RESOLVED:
