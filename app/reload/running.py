@@ -11,9 +11,10 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from oncegate.app.factory import create_gateway, gateway_policies, labels_of
+from oncegate.app.factory import create_gateway
 from oncegate.app.gateway.gateway import Gateway
 from oncegate.app.operators.reloading import Reload, Reloaded
+from oncegate.app.policies import gateway_policies, labels_of
 from oncegate.app.reload.changes import in_effect
 from oncegate.app.server.served import Served
 from oncegate.app.settings.advice import settings_advice

@@ -10,9 +10,9 @@ from typing import Any, Final
 import orjson
 
 from oncegate.app.cli.check.findings import ADVICE, FAILED, GOOD, Finding
-from oncegate.app.factory import gateway_policies
 from oncegate.app.operators.pages.client import GatewayError, RemoteGateway
 from oncegate.app.operators.pages.for_callers.policy import published
+from oncegate.app.policies import gateway_policies
 from oncegate.app.reload.changes import in_effect
 from oncegate.app.settings.digest import settings_digest
 from oncegate.app.settings.gateway import GatewaySettings

@@ -9,9 +9,11 @@ import enum
 import ssl
 from dataclasses import dataclass
 
-from oncegate.app.factory import CONNECT_TIMEOUT, create_cache, gateway_policies, operators_database
+from oncegate.app.factory import CONNECT_TIMEOUT, create_cache
 from oncegate.app.operators.database.errors import DatabaseUnavailable
 from oncegate.app.operators.write_probe import try_writing
+from oncegate.app.operators_factory import operators_database
+from oncegate.app.policies import gateway_policies
 from oncegate.app.settings.advice import settings_advice
 from oncegate.app.settings.certificates import certificates, upstream_certificate
 from oncegate.app.settings.gateway import GatewaySettings, redact

@@ -70,7 +70,8 @@ async def _source(
             end("--gateway excludes --cache, --namespace and --config: the gateway knows its own")
         yield remote_gateway(gateway)
         return
-    from oncegate.app.factory import create_cache, create_records
+    from oncegate.app.factory import create_cache
+    from oncegate.app.operators_factory import create_records
 
     settings = settings_of({"cache": cache, "namespace": namespace}, config)
     if not settings.cache_is_shared:

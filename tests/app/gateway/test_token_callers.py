@@ -14,8 +14,9 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from oncegate.app.factory import create_cache, create_records
+from oncegate.app.factory import create_cache
 from oncegate.app.operators.records.records import NotARecord
+from oncegate.app.operators_factory import create_records
 from oncegate.app.serve import serve
 from oncegate.app.settings.advice import settings_advice
 from oncegate.app.settings.gateway import GatewaySettings

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from oncegate.app.factory import gateway_policies, labels_of
+from oncegate.app.policies import gateway_policies, labels_of
 from oncegate.app.reload.running import Running
 from oncegate.app.reload.worker import OwnReload
 from oncegate.app.serve import server_config
