@@ -16,7 +16,8 @@ import yaml
 from click.testing import CliRunner
 
 from oncegate.app.cli.main import main
-from oncegate.app.serve import BACKLOG, USAGE
+from oncegate.app.gateway_server import BACKLOG
+from oncegate.app.serve import USAGE
 from oncegate.app.settings.advice import settings_advice
 from oncegate.app.settings.gateway import GatewaySettings
 from oncegate.app.settings.sources import load

@@ -13,10 +13,10 @@ from typing import Any
 import httpx
 import pytest
 
+from oncegate.app.gateway_server import server_config
 from oncegate.app.policies import gateway_policies, labels_of
 from oncegate.app.reload.running import Running
 from oncegate.app.reload.worker import OwnReload
-from oncegate.app.serve import server_config
 from oncegate.app.server.accept import bind
 from oncegate.app.settings.admin_tokens import AdminToken
 from oncegate.app.settings.gateway import GatewaySettings
