@@ -20,9 +20,9 @@ from oncegate.app.policies import gateway_policies, labels_of, shares
 from oncegate.app.settings.access_log import Selection
 from oncegate.app.settings.admin_tokens import AdminToken, parse
 from oncegate.app.settings.certificates import ListenerTls, upstream_certificate
-from oncegate.app.settings.digest import settings_digest
 from oncegate.app.settings.gateway import GatewaySettings, redact
-from oncegate.app.settings.sources import ConfigurationError
+from oncegate.app.settings.loading.sources import ConfigurationError
+from oncegate.app.settings.shown.digest import settings_digest
 from oncegate.app.telemetry.access_log import AccessLog
 from oncegate.app.telemetry.access_log import observed as access_log_observed
 from oncegate.app.telemetry.line_writer import LineWriter

@@ -15,9 +15,9 @@ from oncegate.app.operators.records.records import Records
 from oncegate.app.operators.reloading import Reload
 from oncegate.app.operators.standing import Standing
 from oncegate.app.policies import gateway_policies
-from oncegate.app.settings.digest import settings_digest
 from oncegate.app.settings.gateway import GatewaySettings
-from oncegate.app.settings.sources import ConfigurationError
+from oncegate.app.settings.loading.sources import ConfigurationError
+from oncegate.app.settings.shown.digest import settings_digest
 from oncegate.app.telemetry.metrics import Metrics
 from oncegate.cache.store import Cache, KeepsAudit
 from oncegate.middleware.http.asgi import App

@@ -28,7 +28,7 @@ from oncegate.app.server.accept import Balance
 from oncegate.app.settings.advice import settings_advice
 from oncegate.app.settings.certificates import ListenerTls, certificates
 from oncegate.app.settings.gateway import GatewaySettings
-from oncegate.app.settings.sources import ConfigurationError, gateway_admin_token
+from oncegate.app.settings.loading.sources import ConfigurationError, gateway_admin_token
 from oncegate.app.telemetry import logs
 from oncegate.middleware.http.door import Observing
 

@@ -12,7 +12,7 @@ import yaml
 
 from oncegate.app.settings.advice import settings_advice
 from oncegate.app.settings.gateway import GatewaySettings
-from oncegate.app.settings.sources import load
+from oncegate.app.settings.loading.sources import load
 from testing.fetching import fetched
 from testing.served import served
 

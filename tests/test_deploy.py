@@ -20,7 +20,7 @@ from oncegate.app.gateway_server import BACKLOG
 from oncegate.app.serve import USAGE
 from oncegate.app.settings.advice import settings_advice
 from oncegate.app.settings.gateway import GatewaySettings
-from oncegate.app.settings.sources import load
+from oncegate.app.settings.loading.sources import load
 from oncegate.app.supervisor import HTTP
 from testing.served import served
 

@@ -49,7 +49,7 @@ def _exit_code(error: Exception) -> int | None:
     from oncegate.app.cli.openapi import SpecError
     from oncegate.app.operators.pages.client import GatewayError
     from oncegate.app.operators.records.records import NotARecord
-    from oncegate.app.settings.sources import ConfigurationError
+    from oncegate.app.settings.loading.sources import ConfigurationError
     from oncegate.cache.errors import CacheError
     from oncegate.middleware.rules.errors import KeyInvalid
 
@@ -127,7 +127,7 @@ def serve(config: str | None, replace: bool, **options: str | None) -> None:
     With --replace it starts beside the gateway that runs, takes over its sockets once it can serve, and leaves to it the
     requests that it has. Without one that runs it starts as it would anyway.
     """
-    from oncegate.app.settings.sources import load
+    from oncegate.app.settings.loading.sources import load
 
     # Strings, on purpose: the settings check each value, with the same messages for every source.
     read = partial(load, without_none(options), config)

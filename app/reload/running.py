@@ -19,9 +19,9 @@ from oncegate.app.reload.changes import in_effect
 from oncegate.app.server.served import Served
 from oncegate.app.settings.advice import settings_advice
 from oncegate.app.settings.certificates import ListenerTls
-from oncegate.app.settings.digest import settings_digest
 from oncegate.app.settings.gateway import GatewaySettings
-from oncegate.app.settings.sources import ConfigurationError
+from oncegate.app.settings.loading.sources import ConfigurationError
+from oncegate.app.settings.shown.digest import settings_digest
 from oncegate.app.upstream.forward import Forwarder
 from oncegate.cache.errors import CacheError
 from oncegate.cache.store import KeepsSecretCheck

@@ -1,11 +1,11 @@
 """The gateway's settings: their names and their defaults. What must hold between them is in `oncegate.app.settings.together`.
 
 A `GatewaySettings` that could be built is usable: values that contradict each other, or that this version can't honour,
-fail at construction. Values come from `oncegate.app.settings.sources`; building one reads nothing.
+fail at construction. Values come from `oncegate.app.settings.loading.sources`; building one reads nothing.
 """
 
 import ipaddress
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 from urllib.parse import urlsplit
 
 from pydantic import ConfigDict, Field, PrivateAttr, field_validator, model_validator
@@ -13,7 +13,6 @@ from pydantic import ConfigDict, Field, PrivateAttr, field_validator, model_vali
 from oncegate.app.settings.access_log import AccessLogFormat, Selection
 from oncegate.app.settings.admin_tokens import parse
 from oncegate.app.settings.cors import CorsSettings
-from oncegate.app.settings.origins import Origins
 from oncegate.app.settings.together import check_together
 from oncegate.app.settings.upstream_url import UpstreamAddress, split_url
 from oncegate.app.settings.worker import WorkerSettings
@@ -29,6 +28,9 @@ from oncegate.middleware.rules.spelling import Spelling
 from oncegate.middleware.rules.strict_settings import StrictSettings
 from oncegate.middleware.tokens.settings import JwtSettings
 
+if TYPE_CHECKING:
+    from oncegate.app.settings.loading.origins import Origins
+
 PublicPage = Literal["metrics", "policy", "docs"]
 """The operations that may be opened to everybody."""
 
@@ -37,7 +39,7 @@ class GatewaySettings(StrictSettings):
     """All settings of ``oncegate serve``. The names are those of the TOML file."""
 
     model_config = ConfigDict(hide_input_in_errors=True)
-    _origins: Origins | None = PrivateAttr(default=None)
+    _origins: "Origins | None" = PrivateAttr(default=None)
 
     # URLs may carry credentials: not part of the repr. Print them through `redact`.
     upstream: str = Field(
@@ -233,11 +235,11 @@ class GatewaySettings(StrictSettings):
         return value
 
     @property
-    def origins(self) -> Origins | None:
+    def origins(self) -> "Origins | None":
         """Where each value came from; ``None`` where a program gave them."""
         return self._origins
 
-    def come_from(self, origins: Origins | None) -> "GatewaySettings":
+    def come_from(self, origins: "Origins | None") -> "GatewaySettings":
         """These, with where each value came from."""
         self._origins = origins
         return self

@@ -66,7 +66,7 @@ def check(
     """
     from oncegate.app.cli.check.comparison import compared_with_gateway, compared_with_settings
     from oncegate.app.cli.check.findings import Finding, Severity, examine
-    from oncegate.app.settings.sources import ConfigurationError, gateway_admin_token, load
+    from oncegate.app.settings.loading.sources import ConfigurationError, gateway_admin_token, load
 
     if database is not None:
         with one_line():

@@ -14,9 +14,9 @@ from oncegate.app.operators.pages.client import GatewayError, RemoteGateway
 from oncegate.app.operators.pages.for_callers.policy import published
 from oncegate.app.policies import gateway_policies
 from oncegate.app.reload.changes import in_effect
-from oncegate.app.settings.digest import settings_digest
 from oncegate.app.settings.gateway import GatewaySettings
-from oncegate.app.settings.sources import ConfigurationError, admin_token
+from oncegate.app.settings.loading.sources import ConfigurationError, admin_token
+from oncegate.app.settings.shown.digest import settings_digest
 from oncegate.middleware.rules.paths.path_pattern import PathPattern, parts_of
 from oncegate.middleware.rules.settings import DEFAULT_METHODS, IdempotencySettings
 

@@ -17,7 +17,7 @@ from oncegate.app.policies import gateway_policies
 from oncegate.app.settings.advice import settings_advice
 from oncegate.app.settings.certificates import certificates, upstream_certificate
 from oncegate.app.settings.gateway import GatewaySettings, redact
-from oncegate.app.settings.sources import ConfigurationError
+from oncegate.app.settings.loading.sources import ConfigurationError
 from oncegate.app.upstream.connection import UpstreamConnection
 from oncegate.app.upstream.pool import KEEPALIVE_MARGIN, Upstream
 from oncegate.cache.errors import CacheError, CacheUnsupported

@@ -20,7 +20,7 @@ from oncegate.app.operators_factory import create_records
 from oncegate.app.serve import serve
 from oncegate.app.settings.advice import settings_advice
 from oncegate.app.settings.gateway import GatewaySettings
-from oncegate.app.settings.sources import ConfigurationError, load
+from oncegate.app.settings.loading.sources import ConfigurationError, load
 from oncegate.cache.redis.streams.stream import stream_key
 from oncegate.middleware.tokens.settings import JwtSettings
 from testing.issuer import ISSUER, Issuer, bearer

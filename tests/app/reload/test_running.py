@@ -20,7 +20,7 @@ from oncegate.app.reload.worker import OwnReload
 from oncegate.app.server.accept import bind
 from oncegate.app.settings.admin_tokens import AdminToken
 from oncegate.app.settings.gateway import GatewaySettings
-from oncegate.app.settings.sources import ConfigurationError
+from oncegate.app.settings.loading.sources import ConfigurationError
 from oncegate.app.settings.together import FORWARDED_METHODS
 from oncegate.app.telemetry.metrics import SPARE_COLUMNS
 from testing.issuer import Issuer, JwksServer

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from oncegate.app.settings.advice import settings_advice
 from oncegate.app.settings.gateway import GatewaySettings, redact
-from oncegate.app.settings.sources import ConfigurationError, load
+from oncegate.app.settings.loading.sources import ConfigurationError, load
 from oncegate.app.settings.together import FORWARDED_METHODS
 from oncegate.cache.open import CACHE_SCHEMES
 from oncegate.cache.redis.url import REDIS_SCHEMES

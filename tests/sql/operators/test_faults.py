@@ -19,9 +19,9 @@ from sqlalchemy import Engine, event
 from oncegate.app.cli.check.findings import Severity, examine
 from oncegate.app.factory import create_gateway
 from oncegate.app.operators.database import database as operators_database
-from oncegate.app.settings.digest import settings_digest
 from oncegate.app.settings.gateway import GatewaySettings
-from oncegate.app.settings.sources import ConfigurationError, load
+from oncegate.app.settings.loading.sources import ConfigurationError, load
+from oncegate.app.settings.shown.digest import settings_digest
 from testing.command_line import invoke
 from testing.postgresql import PostgreSQLServer
 from testing.servers import free_port

@@ -15,9 +15,9 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, EnvSettingsSource
 
-from oncegate.app.settings.faults import TABLES, line_of, unknown_variable
 from oncegate.app.settings.gateway import GatewaySettings
-from oncegate.app.settings.origins import PREFIX, Origins
+from oncegate.app.settings.loading.faults import TABLES, line_of, unknown_variable
+from oncegate.app.settings.loading.origins import PREFIX, Origins
 
 _OF_DATABASES = {f"ONCEGATE_{name}_DATABASE" for name in ("INBOX", "OUTBOX", "PROJECTIONS")}
 _OF_BUILDS = {"ONCEGATE_COMPILED", "ONCEGATE_COMMIT"}

@@ -10,7 +10,7 @@ from pydantic_core import ErrorDetails
 
 from oncegate.app.settings.cors import CorsSettings
 from oncegate.app.settings.gateway import GatewaySettings
-from oncegate.app.settings.origins import PREFIX, Origins
+from oncegate.app.settings.loading.origins import PREFIX, Origins
 from oncegate.app.settings.worker import WorkerSettings
 from oncegate.middleware.rules.settings import IdempotencySettings, Route
 from oncegate.middleware.rules.strict_settings import nearest

@@ -8,7 +8,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from oncegate.app.settings.gateway import GatewaySettings, redact
-from oncegate.app.settings.origins import Origins, Where
+from oncegate.app.settings.loading.origins import Origins, Where
 from oncegate.middleware.rules.settings import IdempotencySettings, Route
 
 DEFAULT: Final = "default"
