@@ -14,8 +14,8 @@ import httpx
 import pytest
 
 from oncegate.app.operators.audit import Author
-from oncegate.app.operators.pages.api import MOST_BYTES
 from oncegate.app.operators.pages.bearer import MOST_LINES
+from oncegate.app.operators.pages.before_routes import MOST_BYTES
 from oncegate.app.operators.records.records import Records
 from oncegate.cache.memory.store import MemoryCache
 from oncegate.cache.record import Claim, ClaimRequest, Record, State
