@@ -1,6 +1,6 @@
-"""Builds the gateway from its settings: the one place where its parts are put together."""
+"""Builds the gateway from its settings: where its parts are put together, but for what operators have."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -9,22 +9,20 @@ from oncegate.app.gateway.gateway import Gateway
 from oncegate.app.gateway.lasting import Lasting
 from oncegate.app.gateway.tunnel import Tunnels
 from oncegate.app.http1 import TrustedPeers
-from oncegate.app.operators.audit_lines import AuditLines
 from oncegate.app.operators.console.sessions import EndedSessions, Sessions, session_keys
 from oncegate.app.operators.pages.bearer import Bearer
-from oncegate.app.operators.pages.operations import Operations, guarded
-from oncegate.app.operators.pages.policy import policy_document, published
+from oncegate.app.operators.pages.operations import Operations
 from oncegate.app.operators.readiness import Readiness
-from oncegate.app.operators.records import Records
 from oncegate.app.operators.reloading import Reload
-from oncegate.app.operators.standing import Standing
 from oncegate.app.operators.write_probe import try_writing
+from oncegate.app.operators_factory import operators_app, operators_database, sampling
+from oncegate.app.policies import gateway_policies, labels_of, shares
 from oncegate.app.settings.access_log import Selection
 from oncegate.app.settings.admin_tokens import AdminToken, parse
 from oncegate.app.settings.certificates import ListenerTls, upstream_certificate
-from oncegate.app.settings.digest import settings_digest
 from oncegate.app.settings.gateway import GatewaySettings, redact
-from oncegate.app.settings.sources import ConfigurationError
+from oncegate.app.settings.loading.sources import ConfigurationError
+from oncegate.app.settings.shown.digest import settings_digest
 from oncegate.app.telemetry.access_log import AccessLog
 from oncegate.app.telemetry.access_log import observed as access_log_observed
 from oncegate.app.telemetry.line_writer import LineWriter
@@ -33,22 +31,19 @@ from oncegate.app.telemetry.recent import RecentDecisions
 from oncegate.app.telemetry.refusals import Refusals
 from oncegate.app.upstream.forward import Forwarder
 from oncegate.cache.open import open_cache
-from oncegate.cache.store import Cache, KeepsAudit
+from oncegate.cache.store import Cache
 from oncegate.middleware.admission.observe import Observation
-from oncegate.middleware.http.asgi import App
 from oncegate.middleware.http.door import Observing
 from oncegate.middleware.http.enter import Bypass
 from oncegate.middleware.http.keyed_request import KeyedRequest
 from oncegate.middleware.http.middleware import IdempotencyMiddleware
 from oncegate.middleware.rules.checks.address_check import address_rules, check_addresses
 from oncegate.middleware.rules.policies import Policies
-from oncegate.middleware.rules.policy import TOKEN_HEADER
 from oncegate.middleware.tokens.verifier import Tokens
 
 if TYPE_CHECKING:
     from oncegate.app.commands.submit import Submitter
     from oncegate.app.gateway.tracing import GatewayTracing
-    from oncegate.app.operators.database import OperatorsDatabase
     from oncegate.app.telemetry.tracing import ProcessTracing
 
 CONNECT_TIMEOUT = 5.0
@@ -135,7 +130,7 @@ def create_gateway(
     sessions = Sessions(lasting.ended_sessions, session_keys(settings.given_secrets), known)
     tokens = door.tokens
     database = operators_database(settings)
-    create = partial(_operators_app, settings, policies, lasting, operators, sessions, tokens, reload, database)
+    create = partial(operators_app, settings, policies, lasting, operators, sessions, tokens, reload, database)
     gateway = Gateway(
         middleware,
         lasting=lasting,
@@ -146,7 +141,7 @@ def create_gateway(
         ops_port=settings.ops_port,
         docs_url=rules.docs_url,
         write=write,
-        sample=_sampling(settings, cache, metrics),
+        sample=sampling(settings, cache, metrics),
         check_addresses=partial(
             check_addresses, cache, settings.namespace, settings.digests(), address_rules(policies)
         ),
@@ -187,9 +182,9 @@ def _install(
         gauges["tls_cert_ends_timestamp_seconds"] = lambda: tls.ends
     routes, submissions = labels_of(policies)
     metrics = lasting.metrics
-    metrics.serve(settings_digest(settings), routes, submissions, gauges, _shares(policies), routes[:-1])
+    metrics.serve(settings_digest(settings), routes, submissions, gauges, shares(policies), routes[:-1])
     lasting.refusals.serve(route for route, _ in routes)
-    policies.on_match = metrics.noting_matches()
+    policies.on_match = metrics.matches.noting()
     if lasting.access_log is not None:
         lasting.access_log.follow(
             selection=Selection.of(settings.access_log_only) if settings.access_log_only else None,
@@ -215,14 +210,6 @@ def _metrics(settings: GatewaySettings, policies: Policies) -> Metrics:
     return Metrics(routes, submissions=submissions, workers=settings.workers)
 
 
-def labels_of(policies: Policies) -> tuple[list[tuple[str, Sequence[str]]], list[str]]:
-    """What metrics name requests by: routes with their methods; those of them whose commands are submitted."""
-    return (
-        [(policy.route, methods) for policy, methods in policies.with_methods()],
-        [policy.route for policy in policies.all() if policy.submission is not None],
-    )
-
-
 def _process_tracing(settings: GatewaySettings) -> "ProcessTracing | None":
     """The traces of this process, if there are to be any. Raises `TracingRefused`."""
     if not settings.tracing:
@@ -232,43 +219,11 @@ def _process_tracing(settings: GatewaySettings) -> "ProcessTracing | None":
     return ProcessTracing()
 
 
-def operators_database(settings: GatewaySettings) -> "OperatorsDatabase | None":
-    """The consumers' database for operators, if one is given. Raises `ConfigurationError`. Nothing is connected to here."""
-    if not settings.ops_database:
-        return None
-    try:
-        from oncegate.app.operators.database import OperatorsDatabase
-
-        return OperatorsDatabase(settings.ops_database, settings.digests())
-    except ImportError as error:
-        raise ConfigurationError(
-            f"ops_database: {error.name} is not installed: pip install oncegate[sql], and the driver"
-        ) from None
-    except ValueError:
-        raise ConfigurationError("ops_database: is no URL that SQLAlchemy takes; is the port a number?") from None
-
-
 def _tracing(settings: GatewaySettings, process: "ProcessTracing") -> "GatewayTracing":
     """The traces of the gateway's requests."""
     from oncegate.app.gateway.tracing import GatewayTracing  # needs the extra, which ``process`` has found
 
     return GatewayTracing(process, redact(settings.upstream), settings.prefix)
-
-
-def gateway_policies(settings: GatewaySettings) -> Policies:
-    """The rules of the gateway for ``settings``."""
-    header = settings.jwt.header if settings.jwt is not None else TOKEN_HEADER
-    return Policies(settings.idempotency, settings.routes, header)
-
-
-def _shares(policies: Policies) -> dict[str, tuple[float, bool]]:
-    """The percent of the keys that is under enforcement, and whether the rest is observed, by the routes' patterns."""
-    shares: dict[str, tuple[float, bool]] = {}
-    for policy in policies.all():
-        percent, is_shadowed = shares.get(policy.route, (100.0, False))  # a pattern may have a route for each method
-        settings = policy.settings
-        shares[policy.route] = min(percent, settings.enforce), is_shadowed or settings.shadow
-    return shares
 
 
 def _submitter(settings: GatewaySettings, cache: Cache, metrics: Metrics) -> "Submitter | None":
@@ -291,93 +246,6 @@ def _submitter(settings: GatewaySettings, cache: Cache, metrics: Metrics) -> "Su
         # As long as the record of an acceptance, and as the doubt where there is none.
         kept=max((2 * rules.ttl + rules.lease for rules in numbered), default=0.0),
         count=metrics.submitted,
-    )
-
-
-def _sampling(settings: GatewaySettings, cache: Cache, metrics: Metrics) -> Callable[[], Awaitable[None]] | None:
-    if not settings.sample_records:
-        return None
-    from oncegate.app.operators.sampling import sample
-
-    return partial(sample, create_records(settings, cache), settings.sample_records, metrics.sampled)
-
-
-def create_records(settings: GatewaySettings, cache: Cache) -> Records:
-    """The operators' access to the records of the gateway for ``settings``."""
-    policies = gateway_policies(settings)
-    return Records(cache, settings.namespace, policies.all(), settings.digests(), address_rules(policies))
-
-
-def _operators_app(
-    settings: GatewaySettings,
-    policies: Policies,
-    lasting: Lasting,
-    operators: Bearer | None,
-    sessions: Sessions,
-    tokens: Tokens | None,
-    reload: Reload | None,
-    database: "OperatorsDatabase | None",
-) -> App:
-    """The app that answers under the prefix. It loads FastAPI, which takes some tenths of a second."""
-    from oncegate.app.operators.console.console import Console
-    from oncegate.app.operators.console.sources import Sources
-    from oncegate.app.operators.pages.api import create_app
-    from oncegate.app.operators.pages.commands import CommandStatuses
-
-    cache, metrics, readiness = lasting.cache, lasting.metrics, lasting.readiness
-    records = create_records(settings, cache)
-    audit = AuditLines(cache, settings.namespace) if isinstance(cache, KeepsAudit) else None
-    statuses, streams = None, {}
-    consumers = settings.consumers
-    if consumers:
-        from oncegate.app.operators.dead_letters import open_commands  # loads redis-py's client
-
-        streams = {name: partial(open_commands, settings, cache, name, consumers[name]) for name in consumers}
-        *routes, default = policies.all()
-        statuses = CommandStatuses(
-            cache,
-            settings.namespace,
-            policies=[policy for policy in routes if policy.submission is not None],
-            consumers=list(consumers.values()),
-            rules=default,
-            digests=settings.digests(),
-            operators=operators,
-            tokens=tokens,
-            draining=lambda: readiness.draining,
-        )
-    rules = policies.with_methods(), settings_digest(settings), metrics.has_matched
-    standing = Standing(settings, cache, readiness)
-    sources = Sources(
-        records=records,
-        readiness=readiness,
-        policy=partial(policy_document, *rules),
-        recent=lasting.recent,
-        refusals=lasting.refusals,
-        gauges=metrics.of_the_moment,
-        streams=streams,
-        standing=standing,
-        audit=audit,
-        database=database,
-        own_port=bool(settings.ops_port),
-    )
-    return create_app(
-        readiness=readiness,
-        metrics=metrics.page,
-        policy=partial(published, *rules),
-        reload=reload,
-        operators=operators,
-        records=records,
-        statuses=statuses,
-        streams=streams,
-        audit=audit,
-        recent=lasting.recent,
-        standing=standing,
-        database=database,
-        refusals=lasting.refusals,
-        cors=settings.cross_origin(),
-        guarded=guarded(settings.public, settings.ops_port),
-        console=Console(settings.prefix, sources, sessions, operators, TrustedPeers(settings.trusted_proxies)),
-        unshown=policies.unshown,
     )
 
 

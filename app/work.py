@@ -24,8 +24,8 @@ from oncegate.app.commands.worker import BLOCK_MS, Worker
 from oncegate.app.factory import CONNECT_TIMEOUT, create_cache
 from oncegate.app.operators.heartbeats import Heartbeat
 from oncegate.app.processes import ignore_signals, stop_by_signals
-from oncegate.app.settings.digest import settings_digest
 from oncegate.app.settings.gateway import GatewaySettings, redact
+from oncegate.app.settings.shown.digest import settings_digest
 from oncegate.app.telemetry import logs
 from oncegate.cache.backoff import Backoff
 from oncegate.cache.errors import CacheError, CacheUnavailable

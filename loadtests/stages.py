@@ -191,6 +191,7 @@ STAGES: dict[str, tuple[str, ...]] = {
     FLOOR: (
         BENEATH,
         "asyncio",
+        "app.gateway_server",
         "app.serve",
         "uvloop",
         "start",  # modules that are imported while requests are counted

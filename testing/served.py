@@ -9,8 +9,8 @@ import httpx
 
 from oncegate.app.factory import create_gateway
 from oncegate.app.gateway.gateway import Gateway
+from oncegate.app.gateway_server import server_config
 from oncegate.app.operators.reloading import Reload
-from oncegate.app.serve import server_config
 from oncegate.app.server.accept import bind
 from oncegate.app.settings.gateway import GatewaySettings
 from testing.running import running

@@ -9,7 +9,7 @@ import httpx
 from uvicorn.server import ServerState
 
 from oncegate.app.factory import create_gateway
-from oncegate.app.serve import server_config
+from oncegate.app.gateway_server import server_config
 from oncegate.app.server.accept import Acceptor, bind
 from oncegate.app.server.connection import InboundConnection
 from oncegate.app.settings.certificates import ListenerTls

@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from oncegate import EXPOSED_HEADERS, IdempotencySettings
-from oncegate.app.operators import records
+from oncegate.app.operators.records import records
 from oncegate.middleware.rules.headers.added_headers import ADDED_HEADERS, AddedHeader, field
 from oncegate.middleware.rules.policy import OF_THE_MOMENT, compile_policy
 from tests.app.described import DESCRIPTION

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
+from oncegate.app.settings.advice import settings_advice
 from oncegate.app.settings.gateway import GatewaySettings
-from oncegate.app.settings.sources import load
+from oncegate.app.settings.loading.sources import load
 from testing.fetching import fetched
 from testing.served import served
 
@@ -84,7 +85,7 @@ def settings_of(rendered: Rendered, folder: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_its_settings_are_understood(standalone: Rendered, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = settings_of(standalone, tmp_path, monkeypatch)
-    assert not settings.advice()
+    assert not settings_advice(settings)
     assert (settings.upstream, settings.cache, settings.namespace) == ("http://payments:9000", REDIS_URL, "payments")
     assert [route.path for route in settings.routes] == ["/payments"]
     pod = standalone.only("Deployment")["spec"]["template"]["spec"]

@@ -16,9 +16,11 @@ import yaml
 from click.testing import CliRunner
 
 from oncegate.app.cli.main import main
-from oncegate.app.serve import BACKLOG, USAGE
+from oncegate.app.gateway_server import BACKLOG
+from oncegate.app.serve import USAGE
+from oncegate.app.settings.advice import settings_advice
 from oncegate.app.settings.gateway import GatewaySettings
-from oncegate.app.settings.sources import load
+from oncegate.app.settings.loading.sources import load
 from oncegate.app.supervisor import HTTP
 from testing.served import served
 
@@ -110,7 +112,7 @@ def test_compose_settings_are_understood(compose: dict[str, Any], monkeypatch: p
     for name, value in compose["oncegate"]["environment"].items():
         monkeypatch.setenv(name, value)
     settings = load({})
-    assert not settings.advice()
+    assert not settings_advice(settings)
     hosts = {"payments": settings.upstream, "redis": settings.cache}
     assert all(f"//{host}:" in url and host in compose for host, url in hosts.items())
     assert seconds(compose["oncegate"]["stop_grace_period"]) > stop_seconds(settings)
@@ -140,7 +142,7 @@ def test_kubernetes_settings_are_understood(
     monkeypatch.setenv(container["env"][0]["name"], REDIS_URL)
     (tmp_path / name).write_text(text, "utf-8")
     settings = load({}, str(tmp_path / name))
-    assert not settings.advice()
+    assert not settings_advice(settings)
     assert settings.cache == REDIS_URL
     assert container["ports"][0]["containerPort"] == settings.port
     assert kubernetes["Service"]["spec"]["ports"][0]["targetPort"] == settings.port
@@ -188,7 +190,7 @@ def test_systemd_unit_starts_what_exists_and_waits_for_its_end(
     assert Path(file).name == "oncegate.toml"
     monkeypatch.setenv("REDIS_URL", REDIS_URL)
     settings = load({}, str(DEPLOY / "oncegate.toml"))
-    assert not settings.advice()
+    assert not settings_advice(settings)
     assert settings.worker.forward == settings.upstream
     assert int(unit["TimeoutStopSec"]) > stop_seconds(settings)
 

@@ -49,10 +49,11 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def build(source: Path, into: Path, **environment: str) -> zipfile.ZipFile:
     """The wheel of a tree, or of packed sources, as pip builds it."""
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    command = [sys.executable, "-m", "pip", "wheel", "--verbose", "--no-deps", "--no-build-isolation"]
     command += ["--wheel-dir", str(into), str(source)]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment})
     assert done.returncode == 0, done.stderr
+    assert "BuildBackendWarning" not in done.stdout + done.stderr
     return zipfile.ZipFile(next(into.glob("*.whl")))
 
 

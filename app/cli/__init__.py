@@ -1,1 +1,1 @@
-"""The command line: `serve`, `worker`, `check`, `keys`, `commands`, `inbox`, `outbox`, `relay`, `token`, `openapi`, `demo`."""
+"""The command line: `main` has the commands, each of which is a module here or in the room of its noun."""

@@ -47,7 +47,7 @@ def audit_shown() -> Iterator[None]:
 
 
 async def audit_kept(cache: object, namespace: str, what: str, done: str, reason: str) -> None:
-    """Keep the same in the cache, where `oncegate.app.cli.audit_list` lists it."""
+    """Keep the same in the cache, where `oncegate.app.cli.records.audit_list` lists it."""
     from oncegate.app.operators.audit_lines import AuditLines
     from oncegate.cache.store import KeepsAudit
 

@@ -32,7 +32,7 @@ def config(file: str | None, gateway: str | None, schema: bool, as_json: bool, *
     Exit codes: 0 the configuration can be used, 2 it is wrong.
     """
     if schema:
-        from oncegate.app.settings.schema import schema as file_schema
+        from oncegate.app.settings.shown.schema import schema as file_schema
 
         click.echo(json.dumps(file_schema(), indent=2, ensure_ascii=False))
         return
@@ -41,8 +41,8 @@ def config(file: str | None, gateway: str | None, schema: bool, as_json: bool, *
             end("--gateway excludes the other options: the gateway knows its own settings")
         output(run_quietly(remote_gateway(gateway).settings()), _print, as_json=as_json)
         return
-    from oncegate.app.settings.effective import as_toml, effective, listing
-    from oncegate.app.settings.sources import gateway_admin_token, load
+    from oncegate.app.settings.loading.sources import gateway_admin_token, load
+    from oncegate.app.settings.shown.effective import as_toml, effective, listing
 
     settings = load(without_none(options), file)
     token = gateway_admin_token()

@@ -7,23 +7,23 @@ from typing import Any, Literal
 
 import click
 
-from oncegate.app.cli.audit_list import audit
 from oncegate.app.cli.callers import callers
-from oncegate.app.cli.check import check
-from oncegate.app.cli.commands import commands
+from oncegate.app.cli.check.check import check
+from oncegate.app.cli.commands.commands import commands
+from oncegate.app.cli.commands.worker import worker
 from oncegate.app.cli.config import config
 from oncegate.app.cli.database.inbox import inbox
 from oncegate.app.cli.database.outbox import outbox
 from oncegate.app.cli.database.projections import project, projections
 from oncegate.app.cli.database.relay import relay
 from oncegate.app.cli.decisions import decisions
-from oncegate.app.cli.keys import keys
 from oncegate.app.cli.processes import processes
-from oncegate.app.cli.records import records
+from oncegate.app.cli.records.audit_list import audit
+from oncegate.app.cli.records.keys import keys
+from oncegate.app.cli.records.records import records
 from oncegate.app.cli.reload import reload
 from oncegate.app.cli.shadow import shadow
 from oncegate.app.cli.usage import end, settings_of, without_none
-from oncegate.app.cli.worker import worker
 from oncegate.cache.open import CACHE_SCHEMES
 from oncegate.cache.redis.url import either
 
@@ -48,8 +48,8 @@ def _exit_code(error: Exception) -> int | None:
     """2: usage or configuration is wrong; 1: a cache or a gateway does not do it; ``None``: anything else."""
     from oncegate.app.cli.openapi import SpecError
     from oncegate.app.operators.pages.client import GatewayError
-    from oncegate.app.operators.records import NotARecord
-    from oncegate.app.settings.sources import ConfigurationError
+    from oncegate.app.operators.records.records import NotARecord
+    from oncegate.app.settings.loading.sources import ConfigurationError
     from oncegate.cache.errors import CacheError
     from oncegate.middleware.rules.errors import KeyInvalid
 
@@ -127,7 +127,7 @@ def serve(config: str | None, replace: bool, **options: str | None) -> None:
     With --replace it starts beside the gateway that runs, takes over its sockets once it can serve, and leaves to it the
     requests that it has. Without one that runs it starts as it would anyway.
     """
-    from oncegate.app.settings.sources import load
+    from oncegate.app.settings.loading.sources import load
 
     # Strings, on purpose: the settings check each value, with the same messages for every source.
     read = partial(load, without_none(options), config)

@@ -4,12 +4,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from oncegate.app.cli.keys_options import with_records
+from oncegate.app.cli.records.keys_options import with_records
 from oncegate.app.cli.terminal import Columns, ago, duration, output, print_lines, print_table
 from oncegate.app.cli.usage import end
 
 if TYPE_CHECKING:
-    from oncegate.app.cli.keys_options import Source
+    from oncegate.app.cli.records.keys_options import Source
 
 
 @click.command(short_help="Which gateways and workers are up, and what all gateways decided.")
@@ -25,7 +25,7 @@ async def processes(source: "Source", as_json: bool) -> None:
     It says where two run different configurations or versions.
     """
     from oncegate.app.operators.heartbeats import processes as listing
-    from oncegate.app.operators.records import Records
+    from oncegate.app.operators.records.records import Records
     from oncegate.cache.store import KeepsProcesses
 
     if not isinstance(source, Records):

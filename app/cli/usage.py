@@ -76,7 +76,7 @@ def settings_of(
     given: dict[str, str | None], config: str | None, worker: dict[str, str | None] | None = None
 ) -> "GatewaySettings":
     """The settings of a command that forwards nothing, so that no upstream has to be named. Raises `ConfigurationError`."""
-    from oncegate.app.settings.sources import load
+    from oncegate.app.settings.loading.sources import load
 
     tables = {} if worker is None else {"worker": without_none(worker)}
     return load(without_none(given) | tables, config, defaults={"upstream": "http://localhost"})
@@ -85,7 +85,7 @@ def settings_of(
 def remote_gateway(url: str) -> "RemoteGateway":
     """The gateway at ``url``, for an operator. Ends the process without a token, or for what is no URL."""
     from oncegate.app.operators.pages.client import RemoteGateway
-    from oncegate.app.settings.sources import admin_token
+    from oncegate.app.settings.loading.sources import admin_token
 
     token = admin_token()
     if token is None:

@@ -6,9 +6,9 @@ from typing import Any, Final
 
 from oncegate.app.operators.heartbeats import processes
 from oncegate.app.operators.readiness import Readiness
-from oncegate.app.settings.digest import settings_digest
-from oncegate.app.settings.effective import listing
 from oncegate.app.settings.gateway import GatewaySettings, redact
+from oncegate.app.settings.shown.digest import settings_digest
+from oncegate.app.settings.shown.effective import listing
 from oncegate.cache.errors import CacheError, CacheUnavailable
 from oncegate.cache.store import Cache, Describes, KeepsProcesses
 from oncegate.middleware.admission.request import gateway_id

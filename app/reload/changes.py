@@ -5,10 +5,10 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from oncegate.app.settings.faults import line_of
 from oncegate.app.settings.gateway import GatewaySettings
-from oncegate.app.settings.origins import Origins
-from oncegate.app.settings.sources import ConfigurationError
+from oncegate.app.settings.loading.faults import line_of
+from oncegate.app.settings.loading.origins import Origins
+from oncegate.app.settings.loading.sources import ConfigurationError
 from oncegate.middleware.rules.checks.secret_check import other_secret_line
 
 AFTER_RESTART: Final = (

@@ -24,7 +24,7 @@ from oncegate.app.operators.reloading import Reloaded
 from oncegate.app.processes import STOPPING
 from oncegate.app.reload.link import Answered, DropNew, Installed, InstallNew, Link, Prepared, PrepareNew, Requested
 from oncegate.app.reload.running import Running
-from oncegate.app.settings.sources import ConfigurationError
+from oncegate.app.settings.loading.sources import ConfigurationError
 
 log = logging.getLogger("oncegate.reload")
 

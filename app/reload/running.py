@@ -11,15 +11,17 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from oncegate.app.factory import create_gateway, gateway_policies, labels_of
+from oncegate.app.factory import create_gateway
 from oncegate.app.gateway.gateway import Gateway
 from oncegate.app.operators.reloading import Reload, Reloaded
+from oncegate.app.policies import gateway_policies, labels_of
 from oncegate.app.reload.changes import in_effect
 from oncegate.app.server.served import Served
+from oncegate.app.settings.advice import settings_advice
 from oncegate.app.settings.certificates import ListenerTls
-from oncegate.app.settings.digest import settings_digest
 from oncegate.app.settings.gateway import GatewaySettings
-from oncegate.app.settings.sources import ConfigurationError
+from oncegate.app.settings.loading.sources import ConfigurationError
+from oncegate.app.settings.shown.digest import settings_digest
 from oncegate.app.upstream.forward import Forwarder
 from oncegate.cache.errors import CacheError
 from oncegate.cache.store import KeepsSecretCheck
@@ -189,7 +191,7 @@ class Running:
 
     def applied(self, before: GatewaySettings, wait: Sequence[str]) -> Reloaded:
         """What came of a reload that was installed, for the log and for who had it done."""
-        for line in self.settings.advice():
+        for line in settings_advice(self.settings):
             log.warning("%s", line)
         cache, namespace = self.gateway.lasting.cache, self.settings.namespace
         if not isinstance(cache, KeepsSecretCheck):  # else the cache tells, by what the last start has left there

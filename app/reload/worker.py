@@ -12,8 +12,8 @@ from typing import Any, Final
 from oncegate.app.operators.reloading import Reloaded
 from oncegate.app.reload.link import Answered, DropNew, Installed, InstallNew, Link, Prepared, PrepareNew, Requested
 from oncegate.app.reload.running import Candidate, Running
-from oncegate.app.settings.digest import settings_digest
-from oncegate.app.settings.sources import ConfigurationError
+from oncegate.app.settings.loading.sources import ConfigurationError
+from oncegate.app.settings.shown.digest import settings_digest
 
 log = logging.getLogger("oncegate.reload")
 

@@ -9,7 +9,7 @@ from uvicorn.server import ServerState
 from oncegate import __version__
 from oncegate.app.server.accept import bind
 from oncegate.app.server.connection import InboundConnection
-from oncegate.app.telemetry.metrics import page_of
+from oncegate.app.telemetry.exposition import page_of
 from oncegate.middleware.http.asgi import Receive, Scope, Send, respond
 from oncegate.prometheus.attempts import Families
 

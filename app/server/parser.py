@@ -1,4 +1,4 @@
-"""Parses requests by httptools, and works around its rules for protocols and upgrades. No I/O.
+"""Parses requests by httptools to ASGI scopes, and works around its rules for protocols and upgrades. No I/O.
 
 llhttp, on which it is built, accepts three protocols, and takes what follows a head with ``Upgrade`` for another one, even an
 announced body. Neither is the parser's decision (RFC 9110 section 7.8):
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import httptools
 
+from oncegate.app.http1 import EMPTY_QUERY
 from oncegate.app.server.channel import UPGRADING
 from oncegate.app.server.flow import PIECE_BYTES
 from oncegate.app.server.head import (
@@ -22,9 +23,10 @@ from oncegate.app.server.head import (
     can_switch,
     expects_continue,
     requests_websocket,
+    unquoted,
     without_authority,
 )
-from oncegate.app.server.request import InboundRequest, scope_of
+from oncegate.app.server.request import InboundRequest
 
 if TYPE_CHECKING:
     from oncegate.app.server.connection import InboundConnection
@@ -39,6 +41,10 @@ _SPACE: Final = ord(" ")
 _END_OF_LINE: Final = b" HTTP/1.1\r"  # as a rule
 _VERSIONS: Final = {b" HTTP/1.0\r": "1.0"}
 _END_OF_HEAD: Final = b"\r\n\r\n"
+# A number: given bytes, ``in`` first tries them as a number, and the error that this raises costs more than the search.
+_HASH: Final = 35
+_ASGI: Final = {"version": "3.0", "spec_version": "2.3"}
+_METHODS: Final = {method.encode(): method for method in ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")}
 _NO_METHOD_OF_HTTP: Final = "Invalid method for HTTP/x.x request"
 """The error of llhttp about methods that it knows from RTSP."""
 
@@ -229,3 +235,40 @@ def _new_parser(protocol: Any) -> Any:
     parser = httptools.HttpRequestParser(protocol)
     parser.set_dangerous_leniencies(lenient_data_after_close=True)  # what follows a `close` is ignored
     return parser
+
+
+def scope_of(
+    url: bytes, method: bytes, version: str, headers: list[tuple[bytes, bytes]], shared: dict[str, Any]
+) -> dict[str, Any]:
+    """A request's ASGI scope. ``shared`` is what the scopes of a connection have in common (`shared_scope`)."""
+    if url[:1] == b"/" and _HASH not in url:
+        raw_path, mark, query = url.partition(b"?")
+    else:
+        parsed: Any = httptools.parse_url(url)  # the stubs wrongly declare that there is always a query
+        raw_path, query = parsed.path, b"" if parsed.query is None else parsed.query
+        mark = b"?" if b"?" in url.partition(b"#")[0] else b""
+    path = raw_path.decode("ascii")
+    scope = shared.copy()  # in one piece, which is cheaper than member by member
+    scope["http_version"] = version
+    scope["method"] = _METHODS.get(method) or method.decode("ascii")
+    scope["path"] = unquoted(raw_path) if "%" in path else path
+    scope["raw_path"] = raw_path
+    scope["query_string"] = query
+    scope["headers"] = headers
+    if mark and not query:
+        scope[EMPTY_QUERY] = True
+    return scope
+
+
+def shared_scope(server: tuple[str, int] | None, client: tuple[str, int] | None, scheme: str) -> dict[str, Any]:
+    """The part of the ASGI scope that all requests of one connection share, with room for the rest."""
+    own = dict.fromkeys(("http_version", "method", "path", "raw_path", "query_string", "headers"))
+    return {
+        "type": "http",
+        "asgi": _ASGI,
+        "root_path": "",
+        "server": server,
+        "client": client,
+        "scheme": scheme,
+        **own,
+    }

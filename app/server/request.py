@@ -1,4 +1,4 @@
-"""One client's request and its response: the ASGI scope, ``receive`` and ``send`` of the gateway's server.
+"""One client's request and its response: ASGI's ``receive`` and ``send`` of the gateway's server.
 
 The head of a response waits for its first piece of body, so that both are one write; it waits no longer than the event loop's
 next round, so that a stream whose first piece is late still sends its head at once. What is sent to a client that has left is
@@ -12,11 +12,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
-import httptools
-
-from oncegate.app.http1 import EMPTY_QUERY
 from oncegate.app.server.channel import Channel
-from oncegate.app.server.head import unquoted
 from oncegate.cache.fields import BODILESS
 from oncegate.middleware.http.asgi import Message, respond
 from oncegate.middleware.rules.headers.request_id import ids
@@ -37,9 +33,6 @@ _END_OF_HEAD: Final = (b"", b"")
 _LF: Final = 10
 _CR: Final = 13
 _NUL: Final = 0
-_HASH: Final = 35
-_ASGI: Final = {"version": "3.0", "spec_version": "2.3"}
-_METHODS: Final = {method.encode(): method for method in ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")}
 _GO_AHEAD: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _FAILED: Final = (
     b"HTTP/1.1 500 Internal Server Error\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: 21\r\n"
@@ -370,40 +363,3 @@ class InboundRequest:
         self.keep_alive = False
         head = self._framed_head(answer.status, answer.headers)
         return head if self._is_head else head + answer.body
-
-
-def scope_of(
-    url: bytes, method: bytes, version: str, headers: list[tuple[bytes, bytes]], shared: dict[str, Any]
-) -> dict[str, Any]:
-    """A request's ASGI scope. ``shared`` is what the scopes of a connection have in common (`shared_scope`)."""
-    if url[:1] == b"/" and _HASH not in url:
-        raw_path, mark, query = url.partition(b"?")
-    else:
-        parsed: Any = httptools.parse_url(url)  # the stubs wrongly declare that there is always a query
-        raw_path, query = parsed.path, b"" if parsed.query is None else parsed.query
-        mark = b"?" if b"?" in url.partition(b"#")[0] else b""
-    path = raw_path.decode("ascii")
-    scope = shared.copy()  # in one piece, which is cheaper than member by member
-    scope["http_version"] = version
-    scope["method"] = _METHODS.get(method) or method.decode("ascii")
-    scope["path"] = unquoted(raw_path) if "%" in path else path
-    scope["raw_path"] = raw_path
-    scope["query_string"] = query
-    scope["headers"] = headers
-    if mark and not query:
-        scope[EMPTY_QUERY] = True
-    return scope
-
-
-def shared_scope(server: tuple[str, int] | None, client: tuple[str, int] | None, scheme: str) -> dict[str, Any]:
-    """The part of the ASGI scope that all requests of one connection share, with room for the rest."""
-    own = dict.fromkeys(("http_version", "method", "path", "raw_path", "query_string", "headers"))
-    return {
-        "type": "http",
-        "asgi": _ASGI,
-        "root_path": "",
-        "server": server,
-        "client": client,
-        "scheme": scheme,
-        **own,
-    }

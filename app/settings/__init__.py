@@ -1,1 +1,1 @@
-"""The settings of the gateway (`GatewaySettings`) and of the worker (`WorkerSettings`), and how they are loaded (`load`)."""
+"""The settings of the gateway (`GatewaySettings`) and of the worker (`WorkerSettings`), and what must hold between them."""

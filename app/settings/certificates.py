@@ -15,7 +15,7 @@ from time import time
 from typing import Final
 
 from oncegate.app.settings.gateway import GatewaySettings
-from oncegate.app.settings.sources import ConfigurationError
+from oncegate.app.settings.loading.sources import ConfigurationError
 
 log = logging.getLogger("oncegate.tls")
 

@@ -1,55 +1,45 @@
-"""The gateway's settings: their names, their defaults, and what must hold between them.
+"""The gateway's settings: their names and their defaults. What must hold between them is in `oncegate.app.settings.together`.
 
 A `GatewaySettings` that could be built is usable: values that contradict each other, or that this version can't honour,
-fail at construction. Values come from `oncegate.app.settings.sources`; building one reads nothing.
+fail at construction. Values come from `oncegate.app.settings.loading.sources`; building one reads nothing.
 """
 
 import ipaddress
-import math
-from typing import Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import ConfigDict, Field, PrivateAttr, ValidationError, field_validator, model_validator
+from pydantic import ConfigDict, Field, PrivateAttr, field_validator, model_validator
 
 from oncegate.app.settings.access_log import AccessLogFormat, Selection
 from oncegate.app.settings.admin_tokens import parse
 from oncegate.app.settings.cors import CorsSettings
-from oncegate.app.settings.origins import Origins
+from oncegate.app.settings.together import check_together
 from oncegate.app.settings.upstream_url import UpstreamAddress, split_url
 from oncegate.app.settings.worker import WorkerSettings
 from oncegate.cache.encryption import Encryption, given_encryption
 from oncegate.cache.open import CACHE_SCHEMES, IN_PROCESS_SCHEMES, check_url
-from oncegate.cache.redis.url import MANY_SERVERS, REDIS_SCHEMES, either, scheme_of
+from oncegate.cache.redis.url import MANY_SERVERS, either, scheme_of
 from oncegate.middleware.admission.limits.callers import RATE
 from oncegate.middleware.http.cors import CrossOrigin
 from oncegate.middleware.rules.keys.digests import Digests, Secrets, given_digests
 from oncegate.middleware.rules.setting_types import Bytes, InAList, Name, Seconds
-from oncegate.middleware.rules.settings import IdempotencySettings, Route, check_enforce
+from oncegate.middleware.rules.settings import IdempotencySettings, Route
 from oncegate.middleware.rules.spelling import Spelling
 from oncegate.middleware.rules.strict_settings import StrictSettings
 from oncegate.middleware.tokens.settings import JwtSettings
-from oncegate.middleware.tokens.verifier import all_claims
+
+if TYPE_CHECKING:
+    from oncegate.app.settings.loading.origins import Origins
 
 PublicPage = Literal["metrics", "policy", "docs"]
 """The operations that may be opened to everybody."""
-LEASE_PER_CACHE_TIMEOUT = 3
-"""A renewal is due at a third of the lease: one that times out must still leave room for another."""
-
-
-FORWARDED_METHODS: Final = frozenset((
-    *("ACL", "BIND", "CHECKOUT", "COPY", "DELETE", "GET", "HEAD", "LINK", "LOCK"),
-    *("M-SEARCH", "MERGE", "MKACTIVITY", "MKCALENDAR", "MKCOL", "MOVE", "NOTIFY", "OPTIONS", "PATCH"),
-    *("POST", "PROPFIND", "PROPPATCH", "PURGE", "PUT", "QUERY", "REBIND", "REPORT", "SEARCH"),
-    *("SOURCE", "SUBSCRIBE", "TRACE", "UNBIND", "UNLINK", "UNLOCK", "UNSUBSCRIBE"),
-))  # fmt: skip
-"""The methods that the parser knows, without CONNECT. Any other one is answered 501."""
 
 
 class GatewaySettings(StrictSettings):
     """All settings of ``oncegate serve``. The names are those of the TOML file."""
 
     model_config = ConfigDict(hide_input_in_errors=True)
-    _origins: Origins | None = PrivateAttr(default=None)
+    _origins: "Origins | None" = PrivateAttr(default=None)
 
     # URLs may carry credentials: not part of the repr. Print them through `redact`.
     upstream: str = Field(
@@ -245,11 +235,11 @@ class GatewaySettings(StrictSettings):
         return value
 
     @property
-    def origins(self) -> Origins | None:
+    def origins(self) -> "Origins | None":
         """Where each value came from; ``None`` where a program gave them."""
         return self._origins
 
-    def come_from(self, origins: Origins | None) -> "GatewaySettings":
+    def come_from(self, origins: "Origins | None") -> "GatewaySettings":
         """These, with where each value came from."""
         self._origins = origins
         return self
@@ -264,57 +254,7 @@ class GatewaySettings(StrictSettings):
 
     @model_validator(mode="after")
     def _consistent(self) -> "GatewaySettings":
-        if self.workers > 1 and not self.cache_is_shared:
-            raise ValueError(
-                "workers: memory:// is for one process; set workers = 1, or a shared cache: sqlite:///records.db, redis://"
-            )
-        if self.ops_port and self.ops_port == self.port:
-            raise ValueError("ops_port: is the same as port; leave it out to have operations there")
-        try:
-            self.digests()
-        except ValueError as error:
-            raise ValueError(f"secret: {error}") from None
-        self._lease_outlives_time_outs("idempotency", self.idempotency)
-        consumers: dict[str, str] = {}
-        for index, route in enumerate(self.routes):
-            try:
-                rules = route.settings(self.idempotency)
-            except ValidationError as error:
-                first = error.errors(include_input=False)[0]
-                where = ".".join([f"routes.{index}", *map(str, first["loc"])])
-                message = first["msg"].removeprefix("Value error, ")
-                # What is wrong between settings names its own.
-                raise ValueError(f"{where}: {message}" if first["loc"] else f"{where}.{message}") from None
-            self._lease_outlives_time_outs(f"routes.{index}", rules)
-            unknown = [method for method in route.methods if method not in FORWARDED_METHODS]
-            if unknown:
-                raise ValueError(
-                    f"routes.{index}.methods: {unknown[0]} is no method that the gateway forwards (it answers 501): "
-                    "it would guard nothing"
-                )
-            check_enforce(f"routes.{index}", route.mode, rules)
-            if route.mode != "sync":
-                self._can_accept(f"routes.{index}", route, rules)
-                if consumers.setdefault(route.stream, route.consumer_name) != route.consumer_name:
-                    raise ValueError(
-                        f"routes.{index}.consumer: is another one than an earlier route's with the same stream; "
-                        "a caller is shown one consumer's processing: give both the same"
-                    )
-        claims = all_claims(self.idempotency, self.routes)
-        if claims and self.jwt is None:
-            raise ValueError(
-                f"jwt: is missing, and a scope names a token's claim (jwt:{claims[0]}), which has to be verified: "
-                "set jwks in [jwt]"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _followed(self) -> "GatewaySettings":
-        given = "access_log_file" if self.access_log_file else "access_log_only" if self.access_log_only else ""
-        if given and self.access_log == "none":
-            raise ValueError(
-                f'{given}: nothing is written, since access_log is "none": set that to "json" or "combined"'
-            )
+        check_together(self)
         return self
 
     @model_validator(mode="after")
@@ -322,16 +262,6 @@ class GatewaySettings(StrictSettings):
         if not self.idempotency.docs_url:
             own = self.idempotency.model_copy(update={"docs_url": f"{self.prefix}/problems/"})
             object.__setattr__(self, "idempotency", own)  # frozen from here on
-        return self
-
-    @model_validator(mode="after")
-    def _certified(self) -> "GatewaySettings":
-        pairs = {"tls_cert": "tls_key", "upstream_cert": "upstream_key"}
-        for given, missing in [*pairs.items(), *[(key, cert) for cert, key in pairs.items()]]:
-            if getattr(self, given) and not getattr(self, missing):
-                raise ValueError(f"{missing}: is missing, and {given} is set: give both")
-        if self.upstream_cert and not self.upstream.startswith("https://"):
-            raise ValueError("upstream_cert: is for an https:// upstream, and this one is not")
         return self
 
     @field_validator("encryption_keys")
@@ -358,26 +288,6 @@ class GatewaySettings(StrictSettings):
             return [None if each == "none" else each for each in self.secret]
         return self.secret or None
 
-    def _can_accept(self, where: str, route: Route, rules: IdempotencySettings) -> None:
-        if self.cache_scheme not in REDIS_SCHEMES:
-            raise ValueError(
-                f'{where}.mode: "{route.mode}" needs a Redis, which holds the command stream; set cache = "redis://...", '
-                "or have a queue in your database: docs/patterns/queue.md"
-            )
-        if route.mode == "async" and rules.on_missing_key == "run":
-            raise ValueError(
-                f'{where}.mode: "async" takes no command without a key, by which its copies are known; '
-                'set on_missing_key = "reject" or "generate"'
-            )
-
-    def _lease_outlives_time_outs(self, where: str, rules: IdempotencySettings) -> None:
-        least = LEASE_PER_CACHE_TIMEOUT * self.cache_timeout
-        if rules.lease < least and not math.isclose(rules.lease, least):  # 3 * 0.4 is a little more than 1.2
-            raise ValueError(
-                f"{where}.lease: {rules.lease:g} is below {least:g}; it must be at least "
-                f"{LEASE_PER_CACHE_TIMEOUT} times cache_timeout ({self.cache_timeout:g})"
-            )
-
     @property
     def consumers(self) -> dict[str, str]:
         """The consumers whose processing is shown to callers, by the streams of asynchronous routes."""
@@ -396,45 +306,6 @@ class GatewaySettings(StrictSettings):
     def cache_is_shared(self) -> bool:
         """Whether several processes see the same records, which outlast each of them."""
         return self.cache_scheme not in IN_PROCESS_SCHEMES
-
-    def advice(self) -> list[str]:
-        """Settings that are allowed and probably not meant, a line each, for the log at start."""
-        lines = self._advice_on_tokens()
-        if self.cache_is_shared:
-            if self.idempotency.scope is None:
-                lines.append(
-                    "idempotency.scope is not set: callers are told apart by Authorization alone; those known by a "
-                    "client certificate would share keys, those by a cookie are refused, and signatures that change never match; "
-                    'where tokens are JWTs, a retry with a refreshed one is executed again: scope = ["jwt:iss", "jwt:sub"]'
-                )
-            if self.namespace == "default":
-                lines.append("namespace is not set: on a shared cache each service needs one of its own")
-        return lines + self._advice_on_shadows()
-
-    def _advice_on_shadows(self) -> list[str]:
-        rules = [self.idempotency, *(route.settings(self.idempotency) for route in self.routes if route.methods)]
-        if self.log_level in ("debug", "info") or not any(each.shadow and each.enforce < 100 for each in rules):
-            return []
-        return [
-            f'shadow is on and log_level is "{self.log_level}": what is observed is logged at info, so `oncegate shadow report` '
-            "would find nothing"
-        ]
-
-    def _advice_on_tokens(self) -> list[str]:
-        if self.jwt is None:
-            return []
-        if not all_claims(self.idempotency, self.routes):
-            return ['jwt is set, and no scope names a claim: nobody is known by one; scope = ["jwt:iss", "jwt:sub"]']
-        lines = []
-        if not (self.jwt.issuer and self.jwt.audience):
-            lines.append(
-                "jwt.issuer or jwt.audience is not set: a token that was made for another service names a caller here, too"
-            )
-        if self.jwt.jwks.lower().startswith("http://"):
-            lines.append(
-                "jwt.jwks is fetched in clear: who can change it on its way can name any caller; https:// prevents it"
-            )
-        return lines
 
 
 def redact(url: str) -> str:

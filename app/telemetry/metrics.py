@@ -12,23 +12,22 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from time import time
-from typing import Any, Final
+from typing import Final
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.exposition import choose_encoder
+from prometheus_client.core import Metric
 
 from oncegate import __version__
 from oncegate.app.telemetry.columns import Columns, Histogram
+from oncegate.app.telemetry.exposition import counter, gauge, histogram, page_of
 from oncegate.app.telemetry.pending_records import PendingRecords
+from oncegate.app.telemetry.route_matches import RouteMatches
 from oncegate.app.telemetry.shared_numbers import SharedNumbers
 from oncegate.cache.record import State
 from oncegate.middleware.admission.observe import ENFORCED, SHADOW, Observation, Watch
 from oncegate.prometheus.families import (
-    COUNTERS,
     DECISIONS,
     FROM_THE_START,
-    GAUGES,
     HISTOGRAMS,
     OPERATIONS,
     OTHER,
@@ -40,7 +39,6 @@ from oncegate.prometheus.families import (
 
 SPARE_COLUMNS: Final = 65_536
 """Room for routes that come by a reload, some 600. Memory that nobody has written to takes none."""
-OPENMETRICS: Final = "application/openmetrics-text; version=1.0.0"
 DIGEST_DIGITS: Final = 12
 """Hexadecimal digits of a configuration's digest: a double holds 53 bits."""
 Gauges = Mapping[str, Callable[[], float]]
@@ -77,8 +75,6 @@ class Metrics(Watch):
         self._refused: dict[str, int] = {}
         self._mismatched: dict[str, int] = {}
         self._submissions: dict[tuple[str, str], int] = {}
-        self._matched: dict[tuple[str, str, int], int] = {}
-        self._listed: list[tuple[str, str, int]] = []
         self._take(routes, submissions)
         self._refused_logins, self._configuration = columns.take(), columns.take()
         self._lines_dropped = columns.take()
@@ -95,6 +91,7 @@ class Metrics(Watch):
         self._parents_row = workers if workers > 1 else 0
         self._numbers = SharedNumbers(self._most_columns, self._parents_row + 1)
         self._row = self._numbers.row
+        self.matches = RouteMatches(columns, self._numbers)
         self._owns_row = workers == 1
         self._digest = 0.0
         self._pending = PendingRecords(workers)
@@ -121,15 +118,6 @@ class Metrics(Watch):
                 if (route, outcome) not in self._submissions:
                     self._submissions[route, outcome] = columns.take()
 
-    def _columns_of(self, listed: Iterable[tuple[str, Sequence[str]]]) -> list[tuple[str, str, int]]:
-        """The routes, with the columns of their matches; one that was there before keeps its own."""
-        found: list[tuple[str, str, int]] = []
-        for key in _matches(listed):
-            if key not in self._matched:
-                self._matched[key] = self._columns.take()
-            found.append((key[0], key[1], self._matched[key]))
-        return found
-
     def has_room(
         self,
         routes: Sequence[tuple[str, Sequence[str]]],
@@ -142,7 +130,7 @@ class Metrics(Watch):
             sum((*each, OTHER, ENFORCED) not in self._requests for each in methods) * _COLUMNS_OF_METHOD
             + len({route for route, _ in routes} - self._upstream.keys()) * _COLUMNS_OF_ROUTE
             + sum((route, each) not in self._submissions for route in {*submissions} for each in SUBMISSIONS)
-            + sum(key not in self._matched for key in _matches(listed))
+            + self.matches.count_new(listed)
         )
         return self._columns.count + counted <= self._most_columns
 
@@ -162,7 +150,7 @@ class Metrics(Watch):
         """
         self._take(routes, submissions)
         self._shares = shares
-        self._listed = self._columns_of(listed)
+        self.matches.list_routes(listed)
         self._gauges |= gauges
         self._digest = float(int(digest, 16))
         if self._owns_row:
@@ -177,8 +165,8 @@ class Metrics(Watch):
         """This process is worker ``index`` from now on: what its predecessor had under way is gone, what it counted stays."""
         self._numbers.take(index)
         self._row = self._numbers.row
-        for gauge in (self._in_flight, self._waiting, self._buffered, self._unread, self._tunnels):
-            self._row[gauge] = 0
+        for column in (self._in_flight, self._waiting, self._buffered, self._unread, self._tunnels):
+            self._row[column] = 0
         self._owns_row = True
         self._row[self._configuration] = self._digest
         self._pending.enter(index)
@@ -193,8 +181,8 @@ class Metrics(Watch):
         lost = int(row[self._in_flight] + row[self._waiting])
         row[self._deaths] += 1
         row[self._died_with] += lost
-        for gauge in (self._in_flight, self._waiting, self._buffered, self._unread, self._tunnels):
-            row[gauge] = 0
+        for column in (self._in_flight, self._waiting, self._buffered, self._unread, self._tunnels):
+            row[column] = 0
         row[self._configuration] = 0
         self._pending.clear(index)
         return lost, records
@@ -257,19 +245,6 @@ class Metrics(Watch):
         """Count one submission: ``accepted``, or why not."""
         self._row[self._submissions[route, outcome]] += 1
 
-    def noting_matches(self) -> Callable[[int], None]:
-        """Notes that a request has matched a route, by its number among those that are ``listed`` now."""
-        columns = [column for _, _, column in self._listed]
-
-        def matched(number: int) -> None:
-            self._row[columns[number]] = 1
-
-        return matched
-
-    def has_matched(self, number: int) -> bool:
-        """Whether a request has matched that route since the start, in any worker."""
-        return self._numbers.total(self._listed[number][2]) > 0
-
     def login_refused(self) -> None:
         """Count a request that brought a wrong token for operators."""
         self._row[self._refused_logins] += 1
@@ -322,106 +297,60 @@ class Metrics(Watch):
 
     def collect(self) -> Iterable[Metric]:
         """Called by the registry: every family, those without a sample yet too."""
-        total = self._numbers.total
-        info = _gauge("build_info")
+        numbers = self._numbers
+        total = numbers.total
+        info = gauge("build_info")
         info.add_metric([__version__], 1)
         yield info
-        serving = Counter(self._numbers.column(self._configuration))
-        configurations = _gauge("config_info")
+        serving = Counter(numbers.column(self._configuration))
+        configurations = gauge("config_info")
         for digest, processes in sorted(serving.items()):
             if digest:
                 configurations.add_metric([f"{int(digest):0{DIGEST_DIGITS}x}"], processes)
         yield configurations
-        yield self._counter("reloads", self._reloads)
+        yield counter(numbers, "reloads", self._reloads)
         happened = {
             labels: column
             for labels, column in self._requests.items()
             if (labels[2] in FROM_THE_START and labels[3] == ENFORCED)
             or total(column)  # most combinations never happen
         }
-        yield self._counter("requests", happened)
+        yield counter(numbers, "requests", happened)
         settled = {(route, state.value if state else RELEASED): each for (route, state), each in self._settled.items()}
-        yield self._counter("attempts", settled)
-        yield self._counter("lost_leases", self._lost)
-        yield self._counter("outcomes_refused", self._refused)
-        yield self._counter("mismatches_warned", self._mismatched)
-        yield self._counter("logins_refused", {(): self._refused_logins})
-        yield self._counter("access_log_dropped", {(): self._lines_dropped})
-        yield self._counter("submissions", self._submissions)
-        yield self._counter("cache_errors", self._cache_errors)
-        yield self._histogram("upstream", self._upstream)
-        yield self._histogram("cache", self._cache)
-        yield _gauge("attempts_in_flight", total(self._in_flight))
-        yield _gauge("buffered_bytes", total(self._buffered))
-        yield _gauge("unread_bytes", total(self._unread))
-        yield _gauge("tunnels", total(self._tunnels))
-        yield self._counter("readers_dropped", {(): self._readers_dropped})
-        yield _gauge("outcomes_waiting", total(self._waiting))
-        yield self._counter("worker_deaths", {(): self._deaths})
-        yield self._counter("attempts_lost", {(): self._died_with})
-        yield self._matches()
+        yield counter(numbers, "attempts", settled)
+        yield counter(numbers, "lost_leases", self._lost)
+        yield counter(numbers, "outcomes_refused", self._refused)
+        yield counter(numbers, "mismatches_warned", self._mismatched)
+        yield counter(numbers, "logins_refused", {(): self._refused_logins})
+        yield counter(numbers, "access_log_dropped", {(): self._lines_dropped})
+        yield counter(numbers, "submissions", self._submissions)
+        yield counter(numbers, "cache_errors", self._cache_errors)
+        yield histogram(numbers, "upstream", self._upstream)
+        yield histogram(numbers, "cache", self._cache)
+        yield gauge("attempts_in_flight", total(self._in_flight))
+        yield gauge("buffered_bytes", total(self._buffered))
+        yield gauge("unread_bytes", total(self._unread))
+        yield gauge("tunnels", total(self._tunnels))
+        yield counter(numbers, "readers_dropped", {(): self._readers_dropped})
+        yield gauge("outcomes_waiting", total(self._waiting))
+        yield counter(numbers, "worker_deaths", {(): self._deaths})
+        yield counter(numbers, "attempts_lost", {(): self._died_with})
+        yield self.matches.family()
         yield from self._samples()
-        percent, shadowed = _gauge("enforced_percent"), _gauge("shadowed")
+        percent, shadowed = gauge("enforced_percent"), gauge("shadowed")
         for route, (share, is_shadowed) in self._shares.items():
             percent.add_metric([route], share)
             shadowed.add_metric([route], float(is_shadowed and share < 100))
         yield percent
         yield shadowed
         for name, read in self._gauges.items():
-            yield _gauge(name, read())
-
-    def _matches(self) -> Metric:
-        family = _gauge("route_matched")
-        found: dict[tuple[str, str], bool] = {}
-        for number, (route, methods, _) in enumerate(self._listed):  # two of them may look the same
-            found[route, methods] = found.get((route, methods), False) or self.has_matched(number)
-        for labels, matched in found.items():
-            family.add_metric([*labels], float(matched))
-        return family
+            yield gauge(name, read())
 
     def _samples(self) -> Iterable[Metric]:
         at = self._numbers.total(self._sampled_at)
-        unknown, when = _gauge("records"), _gauge("records_sampled_timestamp_seconds")
+        unknown, when = gauge("records"), gauge("records_sampled_timestamp_seconds")
         if at:  # nothing was counted otherwise, and none would be a statement
             unknown.add_metric([State.UNKNOWN.value], self._numbers.total(self._unknown))
             when.add_metric([], at)
         yield unknown
         yield when
-
-    def _counter(self, name: str, columns: Mapping[Any, int]) -> Metric:
-        """A family with a column for each value of its one label, or for each tuple of values."""
-        meaning, labels = COUNTERS[name]
-        family = CounterMetricFamily(f"oncegate_{name}", meaning, labels=labels)
-        for values, column in columns.items():
-            family.add_metric([values] if isinstance(values, str) else list(values), self._numbers.total(column))
-        return family
-
-    def _histogram(self, name: str, histograms: Mapping[str, Histogram]) -> Metric:
-        meaning, label, _ = HISTOGRAMS[name]
-        family = HistogramMetricFamily(f"oncegate_{name}_seconds", meaning, labels=[label])
-        for value, histogram in histograms.items():
-            buckets, total = histogram.read(self._numbers)
-            family.add_metric([value], buckets, total)
-        return family
-
-
-def _matches(listed: Iterable[tuple[str, Sequence[str]]]) -> Iterable[tuple[str, str, int]]:
-    """What each of the routes is known by: its pattern, its methods, and how many before it look the same."""
-    seen: Counter[tuple[str, str]] = Counter()
-    for route, names in listed:
-        methods = " ".join(names)
-        yield route, methods, seen[route, methods]
-        seen[route, methods] += 1
-
-
-def _gauge(name: str, value: float | None = None) -> GaugeMetricFamily:
-    """A family with ``value``, or with what is to be added by its labels."""
-    meaning, labels, _ = GAUGES[name]
-    return GaugeMetricFamily(f"oncegate_{name}", meaning, value=value, labels=labels or None)
-
-
-def page_of(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
-    """The metrics of ``registry`` in the format that ``accept`` asks for, and its content type."""
-    # Only the format is the client's choice: prometheus-client fails on a version that is no number, and echoes others.
-    encode, content_type = choose_encoder(OPENMETRICS if OPENMETRICS.partition(";")[0] in accept.lower() else "")
-    return encode(registry), content_type

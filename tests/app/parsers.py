@@ -14,8 +14,7 @@ from oncegate.app.http1 import RequestRefused, RequestWriter, TrustedPeers, conn
 from oncegate.app.operators.pages.bearer import Bearer
 from oncegate.app.server import head as inbound_head
 from oncegate.app.server.connection import InboundConnection
-from oncegate.app.server.parser import InboundParser
-from oncegate.app.server.request import scope_of, shared_scope
+from oncegate.app.server.parser import InboundParser, scope_of, shared_scope
 from oncegate.app.settings.admin_tokens import AdminToken
 from oncegate.app.upstream.response import ResponseReader
 from oncegate.cache.codec import decode

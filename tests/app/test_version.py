@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from oncegate import __version__
-from oncegate.app.settings.sources import load
+from oncegate.app.settings.loading.sources import load
 from oncegate.app.version import UNKNOWN, commit_of
 from testing.command_line import run
 

@@ -125,7 +125,7 @@ def test_an_example_in_python_runs(guide: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("guide", [guide for guide in GUIDES if guide not in RUN_AS_PAGES])
 def test_an_example_of_a_configuration_is_one(guide: str, tmp_path: Path) -> None:
-    from oncegate.app.settings.sources import load
+    from oncegate.app.settings.loading.sources import load
 
     for kind, example in blocks(guide):
         if kind == "toml":

@@ -9,7 +9,7 @@ import pytest
 
 from oncegate.app.cli.main import main
 from oncegate.app.settings.gateway import GatewaySettings
-from oncegate.app.settings.sources import NOT_SETTINGS
+from oncegate.app.settings.loading.sources import NOT_SETTINGS
 from oncegate.app.settings.worker import WorkerSettings
 from oncegate.middleware.rules.settings import IdempotencySettings
 

@@ -93,7 +93,7 @@ def test_the_examples_in_python_run() -> None:
 
 
 def test_the_example_of_a_configuration_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from oncegate.app.settings.sources import load
+    from oncegate.app.settings.loading.sources import load
 
     monkeypatch.setenv("REDIS_URL", "redis://127.0.0.1:6379/0")
     for example in blocks("toml"):

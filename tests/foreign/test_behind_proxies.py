@@ -13,7 +13,7 @@ import pytest
 from websockets.sync.client import connect
 from websockets.typing import Origin, Subprotocol
 
-from oncegate.app.settings.sources import load
+from oncegate.app.settings.loading.sources import load
 from testing.caller import fresh_key
 from testing.gateway import DEADLINE, Gateway
 from testing.ledger import Ledger, Reply

@@ -83,7 +83,7 @@ def test_the_narrowest_entry_counts() -> None:
         ("CPyDef_fast_path___Passing_clear", "app.gateway.fast_path:Passing"),
         ("CPyDef_enter_____mypyc__Bypass_setup", "middleware.http.enter:Bypass"),
         ("CPyDef_forward_____call___3_Forwarder_gen___send", "app.upstream.forward:Forwarder.__call__"),
-        ("CPyDef_metrics___Metrics____matches.cold", "app.telemetry.metrics:Metrics._matches"),
+        ("CPyDef_metrics___Metrics____samples.cold", "app.telemetry.metrics:Metrics._samples"),
         ("CPyDef_calls___ClaimCall___read__CallbackCall_glue", "cache.redis.calls:ClaimCall.read"),
     ],
 )  # fmt: skip

@@ -11,7 +11,7 @@ from loadtests import instructions
 from loadtests.__main__ import main
 from loadtests.report import Results
 from oncegate.app.settings.gateway import GatewaySettings
-from oncegate.app.settings.sources import load
+from oncegate.app.settings.loading.sources import load
 from oncegate.middleware.rules.keys.digests import UNKEYED
 from oncegate.middleware.tokens.key_source import KeySource
 

@@ -559,12 +559,12 @@ async def test_a_stop_does_not_wait_for_a_reload(redis_url: str, tmp_path: Path)
 
 AT_THE_START = """
 import os, signal
-import oncegate.app.serve as serve
-startup = serve._Server.startup
+from oncegate.app.gateway_server import GatewayServer
+startup = GatewayServer.startup
 async def hung_up(self, sockets=None):
     os.kill(os.getpid(), signal.SIGHUP)
     await startup(self, sockets)
-serve._Server.startup = hung_up
+GatewayServer.startup = hung_up
 """
 
 

@@ -14,7 +14,7 @@ import tests.worker.handlers
 from oncegate.app import factory
 from oncegate.app.serve import serve as serve_gateway
 from oncegate.app.settings.gateway import GatewaySettings
-from oncegate.app.settings.sources import load
+from oncegate.app.settings.loading.sources import load
 from oncegate.app.work import run_worker
 from oncegate.cache.record import Claim, ClaimRequest, Record, State
 from oncegate.cache.redis.store import RedisCache

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 from redis.exceptions import OutOfMemoryError
 
-from oncegate.app.cli.findings import examine
+from oncegate.app.cli.check.findings import examine
 from oncegate.app.settings.gateway import GatewaySettings
 from oncegate.middleware.rules.settings import Route
 from testing.servers import RedisServer

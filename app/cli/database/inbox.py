@@ -8,7 +8,7 @@ from oncegate.app.cli.audit import audit, reason, reason_needed
 from oncegate.app.cli.database.options import create_tables, print_only, with_database
 from oncegate.app.cli.terminal import ago, output, print_lines
 from oncegate.app.cli.usage import end, json_output, redis_settings, settings_of
-from oncegate.app.operators.database_lines import RETRIED, SKIPPED, number_line
+from oncegate.app.operators.database.lines import RETRIED, SKIPPED, number_line
 
 if TYPE_CHECKING:
     from oncegate.sql.inbox.markers import Marker

@@ -8,7 +8,7 @@ from oncegate.app.cli.audit import audit, reason, reason_needed
 from oncegate.app.cli.database.options import create_tables, print_only, with_database
 from oncegate.app.cli.terminal import MOST_OF_BODY, Columns, ago, output, plain, print_details, print_lines, print_table
 from oncegate.app.cli.usage import end, json_output
-from oncegate.app.operators.database_lines import DISCARDED, RETRIED, message_line, messages_line
+from oncegate.app.operators.database.lines import DISCARDED, RETRIED, message_line, messages_line
 
 CREATE_HELP = """Create the tables of outboxes and of sequences, where they are not there yet.
 

@@ -9,7 +9,7 @@ from oncegate.app.cli.audit import audit, reason_needed
 from oncegate.app.cli.database.options import create_tables, print_only, while_running, with_database
 from oncegate.app.cli.terminal import Columns, ago, output, print_details, print_lines, print_table
 from oncegate.app.cli.usage import json_output
-from oncegate.app.operators.database_lines import SKIPPED, event_line
+from oncegate.app.operators.database.lines import SKIPPED, event_line
 
 PROJECT_HELP = """Apply the events of a table to read models, each once, in the transaction that keeps the position.
 

@@ -6,11 +6,11 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from oncegate.app.operators.console.frame import ConsolePage, PageRefused, Visit, below
-from oncegate.app.operators.dead_letters import Commands
-from oncegate.app.operators.letter_changes import change_group, change_letters
-from oncegate.app.operators.letter_group import GROUP
-from oncegate.app.operators.letter_groups import by_error, letters_of
-from oncegate.app.operators.streams import stream_state
+from oncegate.app.operators.letters.changes import change_group, change_letters
+from oncegate.app.operators.letters.dead_letters import Commands
+from oncegate.app.operators.letters.group import GROUP
+from oncegate.app.operators.letters.groups import by_error, letters_of
+from oncegate.app.operators.letters.streams import stream_state
 from oncegate.cache.errors import CacheError
 from oncegate.cache.redis.streams.entry_id import ENTRY_ID
 

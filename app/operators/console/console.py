@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from oncegate.app.http1 import TrustedPeers
 from oncegate.app.operators.audit import Author
-from oncegate.app.operators.console import all_unknown, audit, callers, find, overview, record, records, routes, unknown
+from oncegate.app.operators.console import audit, callers, overview, routes
 from oncegate.app.operators.console.attempts import Attempts
 from oncegate.app.operators.console.frame import (
     COOKIE,
@@ -29,11 +29,12 @@ from oncegate.app.operators.console.frame import (
     local,
     redirect,
 )
+from oncegate.app.operators.console.records import all_unknown, find, record, records, unknown
 from oncegate.app.operators.console.sessions import SECONDS, Session, Sessions
 from oncegate.app.operators.console.sources import Sources
-from oncegate.app.operators.database_errors import ChangeRefused, DatabaseUnavailable, NotKept
+from oncegate.app.operators.database.errors import ChangeRefused, DatabaseUnavailable, NotKept
 from oncegate.app.operators.pages.bearer import Bearer
-from oncegate.app.operators.records import NotARecord
+from oncegate.app.operators.records.records import NotARecord
 from oncegate.cache.errors import CacheError, RecordUnreadable
 from oncegate.middleware.http.asgi import Receive, Scope, Send, read_body
 from oncegate.middleware.rules.errors import KeyInvalid, PayloadTooLarge, RequestTimeout
@@ -190,7 +191,7 @@ def _pages(sources: Sources) -> list[ConsolePage]:
 
         pages += commands.PAGES
     if sources.database is not None:
-        from oncegate.app.operators.console import order, outbox, projections
+        from oncegate.app.operators.console.database import order, outbox, projections
 
         pages += [*order.PAGES, *outbox.PAGES, *projections.PAGES]
     return [*pages, *callers.PAGES, *routes.PAGES, *audit.PAGES]

@@ -9,8 +9,8 @@ from starlette.responses import Response
 
 from oncegate.app.operators.console.frame import ConsolePage, Visit
 from oncegate.app.operators.console.sources import Sources
-from oncegate.app.operators.database_errors import DatabaseUnavailable
-from oncegate.app.operators.newest import Chosen, newest
+from oncegate.app.operators.database.errors import DatabaseUnavailable
+from oncegate.app.operators.records.newest import Chosen, newest
 from oncegate.cache.errors import CacheError
 from oncegate.cache.record import State
 from oncegate.middleware.admission.observe import ENFORCED

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from oncegate.app.operators.console.frame import ConsolePage, Visit
 from oncegate.app.operators.console.words import seconds
-from oncegate.app.settings.effective import DEFAULT
+from oncegate.app.settings.shown.effective import DEFAULT
 
 
 async def routes(visit: Visit) -> Response:

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 from oncegate.app.operators.audit import Author
 from oncegate.app.operators.audit_lines import AuditLines
-from oncegate.app.operators.database_changes import DatabaseChanges
+from oncegate.app.operators.database.changes import DatabaseChanges
 from oncegate.app.operators.readiness import Readiness
-from oncegate.app.operators.records import Records
+from oncegate.app.operators.records.records import Records
 from oncegate.app.operators.standing import Standing
 from oncegate.app.telemetry.recent import RecentDecisions
 from oncegate.app.telemetry.refusals import Refusals
 
 if TYPE_CHECKING:
-    from oncegate.app.operators.database import OperatorsDatabase
-    from oncegate.app.operators.dead_letters import OpenCommands
+    from oncegate.app.operators.database.database import OperatorsDatabase
+    from oncegate.app.operators.letters.dead_letters import OpenCommands
 
 
 @dataclass(frozen=True, slots=True)

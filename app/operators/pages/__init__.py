@@ -1,1 +1,1 @@
-"""The pages under the prefix, by FastAPI: health, metrics, records, commands, dead letters; their description, and a client."""
+"""What is under the prefix, by FastAPI: its paths, who may have which, and a client of them."""

@@ -1,4 +1,4 @@
-"""The FastAPI app for everything under the prefix: its routes, errors and authorization. Loaded by a gateway alone."""
+"""The FastAPI app for everything under the prefix: its routes and errors. Loaded by a gateway alone."""
 
 import asyncio
 import logging
@@ -10,55 +10,47 @@ from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from oncegate.app.operators.audit import OPERATOR
 from oncegate.app.operators.audit_lines import AuditLines
-from oncegate.app.operators.database_errors import ChangeRefused, DatabaseUnavailable, NotKept
-from oncegate.app.operators.pages import audit as audit_page
-from oncegate.app.operators.pages import callers as callers_page
-from oncegate.app.operators.pages import commands, description, models
-from oncegate.app.operators.pages import database as database_page
-from oncegate.app.operators.pages import decisions as decisions_page
-from oncegate.app.operators.pages import records as records_page
-from oncegate.app.operators.pages import reload as reload_page
-from oncegate.app.operators.pages import standing as standing_page
-from oncegate.app.operators.pages import unknown as unknown_page
+from oncegate.app.operators.database.errors import ChangeRefused, DatabaseUnavailable, NotKept
 from oncegate.app.operators.pages.bearer import Bearer
-from oncegate.app.operators.pages.commands import CommandStatuses
+from oncegate.app.operators.pages.before_routes import BeforeRoutes
+from oncegate.app.operators.pages.described import description
+from oncegate.app.operators.pages.described.gateway import Health, NotReady, Ready
+from oncegate.app.operators.pages.described.policy import PolicyShape
+from oncegate.app.operators.pages.for_callers import commands
+from oncegate.app.operators.pages.for_callers.commands import CommandStatuses
+from oncegate.app.operators.pages.for_callers.problem_pages import router as problem_pages
+from oncegate.app.operators.pages.for_operators import audit as audit_page
+from oncegate.app.operators.pages.for_operators import callers as callers_page
+from oncegate.app.operators.pages.for_operators import database as database_page
+from oncegate.app.operators.pages.for_operators import decisions as decisions_page
+from oncegate.app.operators.pages.for_operators import records as records_page
+from oncegate.app.operators.pages.for_operators import reload as reload_page
+from oncegate.app.operators.pages.for_operators import standing as standing_page
+from oncegate.app.operators.pages.for_operators import unknown as unknown_page
 from oncegate.app.operators.pages.operations import FOR_OPERATORS
-from oncegate.app.operators.pages.problem_pages import router as problem_pages
-from oncegate.app.operators.pages.reply import NO_TOKEN, REALM, Answers, document, problem, unavailable
+from oncegate.app.operators.pages.reply import NO_TOKEN, Answers, document, problem, unavailable
 from oncegate.app.operators.readiness import Readiness
-from oncegate.app.operators.records import NotARecord, Records
+from oncegate.app.operators.records.records import NotARecord, Records
 from oncegate.app.operators.reloading import Reload
 from oncegate.app.operators.standing import Standing
 from oncegate.app.telemetry.recent import RecentDecisions
 from oncegate.app.telemetry.refusals import Refusals
 from oncegate.cache.errors import CacheError, RecordUnreadable
-from oncegate.middleware.http.asgi import App, BodyAgain, Message, Receive, Scope, Send, read_body
+from oncegate.middleware.http.asgi import App
 from oncegate.middleware.http.cors import CrossOrigin
-from oncegate.middleware.rules.errors import KeyInvalid, PayloadTooLarge, RequestTimeout
+from oncegate.middleware.rules.errors import KeyInvalid
 
 if TYPE_CHECKING:
-    from oncegate.app.operators.database import OperatorsDatabase
-    from oncegate.app.operators.dead_letters import OpenCommands
+    from oncegate.app.operators.database.database import OperatorsDatabase
+    from oncegate.app.operators.letters.dead_letters import OpenCommands
 
 log = logging.getLogger("oncegate.records")
-
-MOST_BYTES = 8 * 1024 * 1024
-"""The most bytes of a request: a resolution may bring a response's body."""
-BODY_SECONDS = 30.0
-_NOBODY = (
-    "This needs an operator's bearer token, and the gateway knows none. Give it one (ONCEGATE_ADMIN_TOKEN, or admin_tokens: see "
-    "oncegate token), or the operators a port of their own (ops_port), or open it to everybody who reaches the gateway: "
-    'public = ["metrics", "policy", "docs"].'
-)
-_READ_BY_POST = ("/records/find", "/inbox/find", "/outbox/find")
-"""They change nothing: a POST, since a key is in it, or an aggregate's id."""
 
 router = APIRouter()
 
 
-@router.get("/healthz", tags=["health"], response_model=models.Health, response_description="It is.")
+@router.get("/healthz", tags=["health"], response_model=Health, response_description="It is.")
 async def health(request: Request) -> Response:
     """Is the process up?"""
     status, members = request.app.state.readiness.health()
@@ -68,11 +60,11 @@ async def health(request: Request) -> Response:
 @router.get(
     "/readyz",
     tags=["health"],
-    response_model=models.Ready,
+    response_model=Ready,
     response_description="Yes.",
     responses={
         503: {
-            "model": models.NotReady,
+            "model": NotReady,
             "description": "No: it is draining, or the upstream can't be reached, or (with ready_needs_cache) the cache can't.",
         }
     },
@@ -86,7 +78,7 @@ async def readiness(request: Request) -> Response:
 @router.get(
     "/policy",
     tags=["callers"],
-    response_model=models.PolicyShape,
+    response_model=PolicyShape,
     response_description="What draft-ietf-httpapi-idempotency-key-header-07 asks a resource to publish (section 2.6).",
     responses=NO_TOKEN,
 )
@@ -177,7 +169,7 @@ def create_app(
     ):
         app.include_router(each)
     app.add_middleware(
-        _BeforeRoutes, operators=operators, statuses=statuses, cors=cors, guarded=guarded, console=console
+        BeforeRoutes, operators=operators, statuses=statuses, cors=cors, guarded=guarded, console=console
     )
     return app
 
@@ -201,8 +193,8 @@ def routers(
     if records:
         found += [unknown_page.router, records_page.router]  # in this order: the latter takes any name for an id
     if dead_letters:
-        from oncegate.app.operators.pages.dead_letters import router as letters  # loads redis-py's client
-        from oncegate.app.operators.pages.streams import router as streams
+        from oncegate.app.operators.pages.for_operators.dead_letters import router as letters  # loads redis-py's client
+        from oncegate.app.operators.pages.for_operators.streams import router as streams
 
         found += [letters, streams]
     if audit:
@@ -227,85 +219,6 @@ def described() -> dict[str, Any]:
     for each in routers():
         app.include_router(each)
     return description.complete(app.openapi())
-
-
-class _BeforeRoutes:
-    """The steps before a route: the operators' token, the body as a whole, and the rules for scripts of other origins."""
-
-    def __init__(
-        self,
-        app: App,
-        operators: Bearer | None,
-        statuses: CommandStatuses | None,
-        cors: CrossOrigin | None,
-        guarded: frozenset[str],
-        console: App | None,
-    ) -> None:
-        self._app = app
-        self._operators = operators
-        self._statuses = statuses
-        self._cors = cors
-        self._guarded = guarded
-        self._console = console
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        name = scope["path"].split("/")[1]
-        if name in self._guarded and self._operators is not None:
-            await self._for_operators(self._operators, scope, receive, send)
-        elif name in self._guarded and name not in FOR_OPERATORS:  # those don't exist without operators
-            await problem(401, _NOBODY, headers={"www-authenticate": REALM})(scope, receive, send)
-        elif name == "commands" and self._statuses is not None and self._cors is not None:
-            await self._for_scripts(self._cors, self._statuses, scope, receive, send)
-        elif self._console is not None and (name == "console" or (not name and _wants_page(scope))):
-            await self._console(scope, receive, send)
-        else:
-            await self._app(scope, receive, send)
-
-    async def _for_operators(self, operators: Bearer, scope: Scope, receive: Receive, send: Send) -> None:
-        token = operators.brought(scope)
-        if token is None:
-            operators.refuse(scope)
-            refusal = problem(401, "This needs the operators' bearer token.", headers={"www-authenticate": REALM})
-            await refusal(scope, receive, send)
-            return
-        if not token.writes and scope["method"] != "GET" and scope["path"] not in _READ_BY_POST:
-            await problem(403, f"The token of {token.name} is for reading.")(scope, receive, send)
-            return
-        scope = {**scope, OPERATOR: token.name}
-        if scope["method"] == "POST":
-            try:
-                body = await read_body(receive, {}, MOST_BYTES, BODY_SECONDS) or b""
-            except (PayloadTooLarge, RequestTimeout) as error:
-                await problem(413 if isinstance(error, PayloadTooLarge) else 408, str(error))(scope, receive, send)
-                return
-            # It is JSON, whatever Content-Type says.
-            others = [line for line in scope["headers"] if line[0] != b"content-type"]
-            scope = {**scope, "headers": [*others, (b"content-type", b"application/json")]}
-            receive = BodyAgain(body, receive).receive
-        await self._app(scope, receive, send)
-
-    async def _for_scripts(
-        self, cors: CrossOrigin, statuses: CommandStatuses, scope: Scope, receive: Receive, send: Send
-    ) -> None:
-        own = cors.headers(scope["headers"])
-        if scope["method"] == "OPTIONS":  # below the prefix, nothing else answers it
-            allowed = [*statuses.caller_headers, "prefer"]
-            preflight = Response(b"", media_type="application/json")
-            preflight.raw_headers += cors.preflight(scope["headers"], methods="GET, HEAD", allowed=allowed)
-            await preflight(scope, receive, send)
-            return
-
-        async def reply(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message = {**message, "headers": [*message["headers"], *own]}
-            await send(message)
-
-        await self._app(scope, receive, reply)
-
-
-def _wants_page(scope: Scope) -> bool:
-    """Whether a request is a browser's for a page: its Accept names HTML."""
-    return any(name == b"accept" and b"text/html" in value.lower() for name, value in scope["headers"])
 
 
 async def _refused(_: Request, error: HTTPException) -> Response:

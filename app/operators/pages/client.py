@@ -14,24 +14,22 @@ import orjson
 from pydantic import BaseModel, ValidationError
 
 from oncegate.app.operators.audit import Author
-from oncegate.app.operators.newest import Chosen
-from oncegate.app.operators.pages.models import (
+from oncegate.app.operators.pages.described.gateway import DecisionList, ReloadedShape
+from oncegate.app.operators.pages.described.policy import PolicyShape
+from oncegate.app.operators.pages.described.record import (
     AuditList,
-    DecisionList,
     NewestRecords,
-    PolicyShape,
-    ProcessList,
     RecordIds,
     RecordList,
-    RefusedList,
-    ReloadedShape,
     Resolved,
-    SettingList,
     UnknownChanged,
     WholeRecord,
 )
-from oncegate.app.operators.records import NotARecord
-from oncegate.app.operators.unknown_changes import UnknownAt
+from oncegate.app.operators.pages.described.refusal import RefusedList
+from oncegate.app.operators.pages.described.standing import ProcessList, SettingList
+from oncegate.app.operators.records.newest import Chosen
+from oncegate.app.operators.records.records import NotARecord
+from oncegate.app.operators.records.unknown_changes import UnknownAt
 from oncegate.cache.transitions import Resolution, ResolveRequest
 from oncegate.middleware.outcome.responses import now_ms
 
@@ -111,7 +109,7 @@ class RemoteGateway:
         return self._fetch("GET", "?" + urlencode(query), RecordList)
 
     async def newest(self, chosen: Chosen, *, cursor: str, limit: int, most: int) -> dict[str, Any]:
-        """See `oncegate.app.operators.newest.newest`."""
+        """See `oncegate.app.operators.records.newest.newest`."""
         query: list[tuple[str, str]] = [
             ("order", "newest"),
             ("cursor", cursor),
@@ -146,8 +144,8 @@ class RemoteGateway:
     async def change_unknown(
         self, which: UnknownAt, resolve: ResolveRequest, author: Author, *, until: str, cursor: str, dry_run: bool
     ) -> dict[str, Any]:
-        """See `oncegate.app.operators.unknown_changes.change_unknown`. What was unknown ``until`` when is by the gateway's clock:
-        its first answer, to none, says it.
+        """See `oncegate.app.operators.records.unknown_changes.change_unknown`. What was unknown ``until`` when is by the
+        gateway's clock: its first answer, to none, says it.
         """
         members: dict[str, Any] = {"reason": author.reason, "cursor": cursor, "dry_run": dry_run} | _finding(resolve)
         given = {"route": which.route, "since": which.since, "older": which.older, "until": until}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from oncegate.app.cli.findings import Finding, Severity, examine
+from oncegate.app.cli.check.findings import Finding, Severity, examine
 from oncegate.app.settings.gateway import GatewaySettings
 from oncegate.cache.redis.streams.stream import dead_letters_key, stream_key
 from testing.command_line import invoke
@@ -147,7 +147,7 @@ async def test_an_upstream_that_is_away_hangs_or_speaks_otherwise_is_told(monkey
     assert finding.severity is Severity.FAILED
     async with Upstream(hanging) as upstream:
         with monkeypatch.context() as patched:
-            patched.setattr("oncegate.app.cli.findings.HEAD_SECONDS", 0.2)
+            patched.setattr("oncegate.app.cli.check.findings.HEAD_SECONDS", 0.2)
             (finding,) = await found("upstream", upstream.url)
         assert (finding.severity, "did not answer" in finding.text) == (Severity.ADVICE, True)
     async with Upstream(answering(b"SSH-2.0-OpenSSH_9\r\n\r\n")) as upstream:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from oncegate.app.cli.comparison import (
+from oncegate.app.cli.check.comparison import (
     PUBLISHED,
     WORDS,
     changed,
@@ -18,8 +18,8 @@ from oncegate.app.cli.comparison import (
     compared_with_settings,
     example,
 )
-from oncegate.app.factory import gateway_policies
-from oncegate.app.operators.pages.policy import published
+from oncegate.app.operators.pages.for_callers.policy import published
+from oncegate.app.policies import gateway_policies
 from oncegate.app.settings.gateway import GatewaySettings
 from oncegate.middleware.rules.paths.path_pattern import PathPattern
 from oncegate.middleware.rules.settings import IdempotencySettings

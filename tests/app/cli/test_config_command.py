@@ -13,7 +13,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from oncegate.app.settings.gateway import GatewaySettings
-from oncegate.app.settings.sources import load
+from oncegate.app.settings.loading.sources import load
 from testing.command_line import invoke
 
 ROOT = Path(__file__).parents[3]

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from oncegate.app.cli.keys_view import print_list, print_records
+from oncegate.app.cli.records.keys_view import print_list, print_records
 from oncegate.cache.codec import encode
 from oncegate.cache.record import Record, State, StoredResponse, Trace
 from oncegate.cache.redis.store import RedisCache

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from oncegate.app.operators import unknown_changes
+from oncegate.app.operators.records import unknown_changes
 from oncegate.cache.record import Record, State, Trace
 from oncegate.cache.redis.store import RedisCache
 from oncegate.middleware.rules.keys.key import record_id, record_key

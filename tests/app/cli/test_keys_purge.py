@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from oncegate.app.cli.keys_view import purging
-from oncegate.app.operators.purge import STEP, Purged, Which, purge
+from oncegate.app.cli.records.keys_view import purging
+from oncegate.app.operators.records.purge import STEP, Purged, Which, purge
 from oncegate.cache.record import ClaimRequest, Record, State, StoredResponse, Trace
 from oncegate.cache.redis.store import RedisCache
 from oncegate.cache.transitions import Resolution

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from oncegate.app.operators.pages import commands
+from oncegate.app.operators.pages.for_callers import commands
 from testing.servers import RedisServer
 from testing.upstreams import reset
 from testing.waiting import until

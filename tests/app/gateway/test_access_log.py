@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from oncegate.app.gateway.gateway import Gateway
-from oncegate.app.settings.sources import ConfigurationError
+from oncegate.app.settings.loading.sources import ConfigurationError
 from testing.inside import without_fast_path
 from testing.served import raw, served
 from testing.servers import free_port

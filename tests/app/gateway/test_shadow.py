@@ -11,6 +11,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from oncegate.app.settings.advice import settings_advice
 from oncegate.app.settings.gateway import GatewaySettings
 from testing.served import raw, served
 from testing.servers import free_port
@@ -179,7 +180,7 @@ async def test_what_is_not_under_enforcement_shows() -> None:
 def test_a_log_level_that_hides_what_is_observed_is_advised_against() -> None:
     def advised(**settings: Any) -> Callable[[], bool]:
         made = GatewaySettings(upstream="http://a", **settings)
-        return lambda: any("shadow is on" in line for line in made.advice())
+        return lambda: any("shadow is on" in line for line in settings_advice(made))
 
     assert advised(log_level="warning", idempotency={"enforce": 0, "shadow": True})()
     assert advised(log_level="error", routes=[{"path": "/a", "enforce": 0, "shadow": True}])()

@@ -14,11 +14,13 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from oncegate.app.factory import create_cache, create_records
-from oncegate.app.operators.records import NotARecord
+from oncegate.app.factory import create_cache
+from oncegate.app.operators.records.records import NotARecord
+from oncegate.app.operators_factory import create_records
 from oncegate.app.serve import serve
+from oncegate.app.settings.advice import settings_advice
 from oncegate.app.settings.gateway import GatewaySettings
-from oncegate.app.settings.sources import ConfigurationError, load
+from oncegate.app.settings.loading.sources import ConfigurationError, load
 from oncegate.cache.redis.streams.stream import stream_key
 from oncegate.middleware.tokens.settings import JwtSettings
 from testing.issuer import ISSUER, Issuer, bearer
@@ -220,5 +222,5 @@ def test_a_start_without_keys_or_without_pyjwt_is_refused_in_one_line(
 )
 def test_what_is_probably_not_meant_is_advised_about(jwt: Any, scope: list[str], advice: str | None) -> None:
     settings: Any = {"upstream": "http://a", "jwt": jwt, "idempotency": {"scope": scope}}
-    lines = GatewaySettings(**settings).advice()
+    lines = settings_advice(GatewaySettings(**settings))
     assert [line.startswith(advice or "?") for line in lines] == ([True] if advice else [])

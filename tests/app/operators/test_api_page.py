@@ -116,7 +116,7 @@ def test_nobody_but_a_gateway_that_serves_loads_the_framework() -> None:
         "import importlib, pkgutil, sys\n"
         "import oncegate, oncegate.app.cli, oncegate.app.work, oncegate.app.serve, oncegate.app.commands.worker\n"
         "for name in oncegate.__all__: getattr(oncegate, name)\n"
-        "for each in pkgutil.iter_modules(oncegate.app.cli.__path__, 'oncegate.app.cli.'): importlib.import_module(each.name)\n"
+        "for each in pkgutil.walk_packages(oncegate.app.cli.__path__, 'oncegate.app.cli.'): importlib.import_module(each.name)\n"
         "from oncegate.app.factory import create_gateway\n"
         "from oncegate.app.settings.gateway import GatewaySettings\n"
         "create_gateway(GatewaySettings(upstream='http://127.0.0.1:9'), admin_token='t')\n"

@@ -11,8 +11,8 @@ import pytest
 
 from oncegate.app.operators.audit import Author
 from oncegate.app.operators.audit_lines import AuditLines
-from oncegate.app.operators.dead_letters import Letter, open_commands
-from oncegate.app.operators.letter_changes import make_and_report
+from oncegate.app.operators.letters.changes import make_and_report
+from oncegate.app.operators.letters.dead_letters import Letter, open_commands
 from oncegate.app.settings.gateway import GatewaySettings
 from oncegate.cache.errors import CacheUnavailable
 from oncegate.cache.redis.store import RedisCache

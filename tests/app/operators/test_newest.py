@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from oncegate.app.operators.newest import Chosen, newest
-from oncegate.app.operators.records import NotARecord, Records
+from oncegate.app.operators.records.newest import Chosen, newest
+from oncegate.app.operators.records.records import NotARecord, Records
 from oncegate.cache.memory.store import MemoryCache
 from oncegate.cache.record import Claim, ClaimRequest, Record, State, StoredResponse, Trace
 from oncegate.cache.store import Cache

@@ -9,7 +9,7 @@ from fastapi.routing import APIRoute
 
 from oncegate.app.operators.pages.api import routers
 from oncegate.app.operators.pages.operations import CHOSEN, FOR_OPERATORS, PUBLIC
-from oncegate.app.operators.records import Records
+from oncegate.app.operators.records.records import Records
 from oncegate.cache.errors import CacheUnavailable, RecordUnreadable
 from testing.command_line import forked, invoke
 from testing.served import served

@@ -14,9 +14,9 @@ import httpx
 import pytest
 
 from oncegate.app.operators.audit import Author
-from oncegate.app.operators.pages.api import MOST_BYTES
 from oncegate.app.operators.pages.bearer import MOST_LINES
-from oncegate.app.operators.records import Records
+from oncegate.app.operators.pages.before_routes import MOST_BYTES
+from oncegate.app.operators.records.records import Records
 from oncegate.cache.memory.store import MemoryCache
 from oncegate.cache.record import Claim, ClaimRequest, Record, State
 from oncegate.cache.transitions import Resolution, ResolveRequest
@@ -157,8 +157,8 @@ async def test_a_record_is_found_by_key_and_caller() -> None:
 
 
 async def test_looking_for_a_key_ends_even_where_there_is_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oncegate.app.operators.records.MOST_STEPS_FOR_A_KEY", 2)
-    monkeypatch.setattr("oncegate.app.operators.records.MOST_LISTED", 1)
+    monkeypatch.setattr("oncegate.app.operators.records.records.MOST_STEPS_FOR_A_KEY", 2)
+    monkeypatch.setattr("oncegate.app.operators.records.records.MOST_LISTED", 1)
     async with Upstream(answering(OK)) as upstream, guarded(upstream.url) as client:
         for caller in ("Bearer a", "Bearer b", "Bearer c"):
             await pay(client, "k-1", caller)

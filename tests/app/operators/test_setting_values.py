@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from oncegate import IdempotencySettings, Route
-from oncegate.app.operators.pages.policy import published
+from oncegate.app.operators.pages.for_callers.policy import published
 from oncegate.middleware.rules.policy import Policy, compile_policy
 from tests.app.described import DESCRIPTION, conforms
 

@@ -24,9 +24,9 @@ from oncegate.app.operators.readiness import Readiness
 from oncegate.app.operators.standing import Standing
 from oncegate.app.reload.changes import in_effect
 from oncegate.app.settings.admin_tokens import AdminToken, new_token
-from oncegate.app.settings.effective import listing
 from oncegate.app.settings.gateway import GatewaySettings
-from oncegate.app.settings.sources import load
+from oncegate.app.settings.loading.sources import load
+from oncegate.app.settings.shown.effective import listing
 from oncegate.cache.errors import CacheUnavailable
 from oncegate.cache.memory.store import MemoryCache
 from oncegate.cache.redis.store import RedisCache

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from oncegate.app.operators import letter_changes, letter_groups
+from oncegate.app.operators.letters import changes, groups
 from oncegate.cache.encryption import Encryption
 from oncegate.cache.redis.streams.encrypted import encrypted_death
 from oncegate.cache.redis.streams.letter import ERROR
@@ -114,7 +114,7 @@ async def test_letters_that_differ_in_numbers_and_ids_are_one_group(letters: Let
 async def test_what_can_not_be_told_apart_is_counted_together(
     letters: Letters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(letter_groups, "MOST_GROUPS", 2)
+    monkeypatch.setattr(groups, "MOST_GROUPS", 2)
     for number in range(8):
         letters.add(command(number), others=died("abcd"[number % 4]))
     found = await letters.get("errors", stream="commands")
@@ -125,7 +125,7 @@ async def test_what_can_not_be_told_apart_is_counted_together(
 async def test_all_of_one_error_are_retried_or_discarded_and_no_others(
     letters: Letters, where: list[str], monkeypatch: pytest.MonkeyPatch, by_way_of: str
 ) -> None:
-    monkeypatch.setattr(letter_changes, "MOST_CHANGED", 4)
+    monkeypatch.setattr(changes, "MOST_CHANGED", 4)
     letters.has_a_reader()
     for number in range(6):
         letters.add(command(number), others=died(f"no account {number}"))

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from oncegate.app.operators import unknown_changes
 from oncegate.app.operators.audit import Author
 from oncegate.app.operators.audit_lines import AuditLines
-from oncegate.app.operators.records import NotARecord, Records
-from oncegate.app.operators.unknown_changes import UnknownAt, change_unknown
+from oncegate.app.operators.records import unknown_changes
+from oncegate.app.operators.records.records import NotARecord, Records
+from oncegate.app.operators.records.unknown_changes import UnknownAt, change_unknown
 from oncegate.app.settings.admin_tokens import AdminToken
 from oncegate.cache.errors import CacheUnavailable, RecordUnreadable
 from oncegate.cache.memory.store import MemoryCache

@@ -10,7 +10,7 @@ import pytest
 
 from oncegate.app.reload.changes import AFTER_RESTART, in_effect
 from oncegate.app.settings.gateway import GatewaySettings
-from oncegate.app.settings.sources import ConfigurationError
+from oncegate.app.settings.loading.sources import ConfigurationError
 
 OLD, NEW, OTHER = (f"{name} secret, of 32 bytes or more than that" for name in ("an old", "a new", "another"))
 KEYS = [f"{name}:{base64.b64encode(name.encode() * 8).decode()}" for name in ("2025", "2026")]

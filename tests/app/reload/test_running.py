@@ -13,14 +13,15 @@ from typing import Any
 import httpx
 import pytest
 
-from oncegate.app.factory import gateway_policies, labels_of
+from oncegate.app.gateway_server import server_config
+from oncegate.app.policies import gateway_policies, labels_of
 from oncegate.app.reload.running import Running
 from oncegate.app.reload.worker import OwnReload
-from oncegate.app.serve import server_config
 from oncegate.app.server.accept import bind
 from oncegate.app.settings.admin_tokens import AdminToken
-from oncegate.app.settings.gateway import FORWARDED_METHODS, GatewaySettings
-from oncegate.app.settings.sources import ConfigurationError
+from oncegate.app.settings.gateway import GatewaySettings
+from oncegate.app.settings.loading.sources import ConfigurationError
+from oncegate.app.settings.together import FORWARDED_METHODS
 from oncegate.app.telemetry.metrics import SPARE_COLUMNS
 from testing.issuer import Issuer, JwksServer
 from testing.running import running

@@ -10,8 +10,8 @@ from contextlib import ExitStack
 import pytest
 import uvloop
 
+from oncegate.app.gateway_server import GatewayServer, server_config
 from oncegate.app.reload.running import Running
-from oncegate.app.serve import _Server, server_config
 from oncegate.app.server.accept import MOST, Acceptor, bind
 from oncegate.app.settings.gateway import GatewaySettings
 from testing.waiting import until
@@ -115,7 +115,7 @@ def test_the_gateway_accepts_so() -> None:
         settings = GatewaySettings(upstream="http://127.0.0.1:9")
         gateway = Running(settings)
         sockets = bind("127.0.0.1", 0)
-        server = _Server(server_config(gateway), gateway, announce=None)
+        server = GatewayServer(server_config(gateway), gateway, announce=None)
         running = asyncio.create_task(server._serve(sockets))
         while not server.started:
             assert not running.done(), running.exception()

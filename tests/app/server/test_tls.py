@@ -14,7 +14,7 @@ import pytest
 from oncegate.app.server import accept
 from oncegate.app.settings.certificates import ListenerTls, certificates
 from oncegate.app.settings.gateway import GatewaySettings
-from oncegate.app.settings.sources import ConfigurationError
+from oncegate.app.settings.loading.sources import ConfigurationError
 from testing.certificates import Authority
 from testing.tls_served import listening
 from testing.upstreams import OK, Peer, Upstream, answering, closing_after

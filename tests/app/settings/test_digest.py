@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from oncegate.app.settings.admin_tokens import AdminToken
-from oncegate.app.settings.digest import settings_digest
 from oncegate.app.settings.gateway import GatewaySettings
+from oncegate.app.settings.shown.digest import settings_digest
 
 KEY = base64.b64encode(b"k" * 32).decode()
 OTHER = base64.b64encode(b"o" * 32).decode()

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from oncegate.app.settings.faults import TABLES
 from oncegate.app.settings.gateway import GatewaySettings
-from oncegate.app.settings.sources import ConfigurationError, load
+from oncegate.app.settings.loading.faults import TABLES
+from oncegate.app.settings.loading.sources import ConfigurationError, load
 from oncegate.middleware.rules.settings import Route
 
 UPSTREAM = 'upstream = "http://127.0.0.1:9000"\n'

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncegate.app.settings.origins import Origins, lines_of
+from oncegate.app.settings.loading.origins import Origins, lines_of
 
 TEXT = """\
 # a comment

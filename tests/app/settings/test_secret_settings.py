@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 
 from oncegate.app.settings.gateway import GatewaySettings
-from oncegate.app.settings.sources import ConfigurationError, load
+from oncegate.app.settings.loading.sources import ConfigurationError, load
 from oncegate.middleware.rules.keys.key import key_digest
 from testing.command_line import invoke
 from testing.served import served

@@ -11,8 +11,10 @@ import httptools
 import pytest
 from pydantic import ValidationError
 
-from oncegate.app.settings.gateway import FORWARDED_METHODS, GatewaySettings, redact
-from oncegate.app.settings.sources import ConfigurationError, load
+from oncegate.app.settings.advice import settings_advice
+from oncegate.app.settings.gateway import GatewaySettings, redact
+from oncegate.app.settings.loading.sources import ConfigurationError, load
+from oncegate.app.settings.together import FORWARDED_METHODS
 from oncegate.cache.open import CACHE_SCHEMES
 from oncegate.cache.redis.url import REDIS_SCHEMES
 from oncegate.middleware.rules.settings import Route
@@ -362,10 +364,12 @@ def test_what_is_numbered_is_accepted_and_has_a_place_for_its_id() -> None:
 
 
 def test_a_shared_cache_without_scope_and_namespace_gets_advice() -> None:
-    assert load(UPSTREAM).advice() == []
+    assert settings_advice(load(UPSTREAM)) == []
     shared = UPSTREAM | {"cache": "redis://host"}
-    assert [line.split()[0] for line in load(shared).advice()] == ["idempotency.scope", "namespace"]
-    assert load(shared | {"namespace": "pay", "idempotency": {"scope": ["header:Authorization"]}}).advice() == []
+    assert [line.split()[0] for line in settings_advice(load(shared))] == ["idempotency.scope", "namespace"]
+    assert (
+        settings_advice(load(shared | {"namespace": "pay", "idempotency": {"scope": ["header:Authorization"]}})) == []
+    )
 
 
 def test_building_settings_reads_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -134,12 +134,12 @@ def test_what_one_worker_has_matched_the_others_say_too_and_its_successor() -> N
     metrics = Metrics(routes, workers=2)
     metrics.serve("0" * 12, routes, [], {}, {}, listed)
     metrics.enter(0)
-    metrics.noting_matches()(0)
+    metrics.matches.noting()(0)
     for worker in (1, 0):
         metrics.enter(worker)
-        assert [metrics.has_matched(number) for number in (0, 1)] == [True, False]
+        assert [metrics.matches.has_matched(number) for number in (0, 1)] == [True, False]
     metrics.serve("1" * 12, routes, [], {}, {}, [("/c", ["POST"]), *listed])
-    assert [metrics.has_matched(number) for number in (0, 1, 2)] == [False, True, False], (
+    assert [metrics.matches.has_matched(number) for number in (0, 1, 2)] == [False, True, False], (
         "by another number after a reload"
     )
 

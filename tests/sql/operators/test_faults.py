@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, event
 
-from oncegate.app.cli.findings import Severity, examine
+from oncegate.app.cli.check.findings import Severity, examine
 from oncegate.app.factory import create_gateway
-from oncegate.app.operators import database as operators_database
-from oncegate.app.settings.digest import settings_digest
+from oncegate.app.operators.database import database as operators_database
 from oncegate.app.settings.gateway import GatewaySettings
-from oncegate.app.settings.sources import ConfigurationError, load
+from oncegate.app.settings.loading.sources import ConfigurationError, load
+from oncegate.app.settings.shown.digest import settings_digest
 from testing.command_line import invoke
 from testing.postgresql import PostgreSQLServer
 from testing.servers import free_port
@@ -295,7 +295,7 @@ def test_without_a_database_neither_sqlalchemy_nor_its_pages_are_loaded() -> Non
         "from oncegate.app.settings.gateway import GatewaySettings\n"
         "gateway = create_gateway(GatewaySettings(upstream='http://127.0.0.1:9'), admin_token='t' * 20)\n"
         "asyncio.run(gateway.operations.load())\n"
-        "wrong = ('sqlalchemy', 'oncegate.sql', 'oncegate.app.operators.console.order')\n"
+        "wrong = ('sqlalchemy', 'oncegate.sql', 'oncegate.app.operators.console.database.order')\n"
         "print([name for name in wrong if name in sys.modules])\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

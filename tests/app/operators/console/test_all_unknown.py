@@ -9,8 +9,8 @@ from urllib.parse import quote
 
 import pytest
 
-from oncegate.app.operators import unknown_changes
-from oncegate.app.operators.console import all_unknown as page_of_all
+from oncegate.app.operators.console.records import all_unknown as page_of_all
+from oncegate.app.operators.records import unknown_changes
 from oncegate.middleware.outcome.responses import now_ms
 from tests.app.operators.console.browsing import CONSOLE, READER, Browsed, Browser, Form
 from tests.app.operators.console.test_pages import HOSTILE, as_tags, audited, paying, resolving

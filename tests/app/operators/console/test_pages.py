@@ -13,10 +13,10 @@ from urllib.parse import quote
 import orjson
 import pytest
 
-from oncegate.app.operators.console import record as record_page
-from oncegate.app.operators.console import unknown as unknown_page
 from oncegate.app.operators.console.frame import Templates
-from oncegate.app.operators.console.prospects import command_line, prospect
+from oncegate.app.operators.console.records import record as record_page
+from oncegate.app.operators.console.records import unknown as unknown_page
+from oncegate.app.operators.console.records.prospects import command_line, prospect
 from oncegate.app.operators.console.words import instant, seconds, size
 from oncegate.app.settings.admin_tokens import AdminToken
 from oncegate.cache.store import KeepsProcesses

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from oncegate.app.operators.console import records
+from oncegate.app.operators.console.records import records
 from oncegate.app.settings.admin_tokens import AdminToken
 from oncegate.cache.record import Record, State, Trace
 from oncegate.middleware.outcome.responses import now_ms
@@ -76,7 +76,7 @@ async def test_the_newest_come_first_by_what_the_address_says() -> None:
 
 async def test_what_was_not_looked_at_is_said_and_led_to(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records, "SCANNED", 1)
-    monkeypatch.setattr("oncegate.app.operators.newest._STEP", 3)
+    monkeypatch.setattr("oncegate.app.operators.records.newest._STEP", 3)
     async with await pages_of() as (client, gateway):
         there = Pages(client, gateway.lasting.cache)
         await there.browser.log_in(READER)

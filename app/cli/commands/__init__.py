@@ -1,0 +1,1 @@
+"""``oncegate commands`` and ``worker``: asynchronous commands, for operators, and what executes them."""

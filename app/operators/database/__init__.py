@@ -1,0 +1,1 @@
+"""What waits in the consumers' database, where the gateway is given one, and what operators change there."""

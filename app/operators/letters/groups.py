@@ -1,0 +1,101 @@
+"""Dead letters grouped by their error: a poison command may have filled the stream.
+
+Strategy. Letters are looked at from the newest on, a bounded number of them, without their bodies. Errors that differ in numbers
+and ids alone are one group; its name is a digest of what its letters have in common, so that it is the same in each process.
+"""
+
+import re
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+from oncegate.app.operators.letters.dead_letters import Commands, Letter
+from oncegate.app.operators.letters.group import LetterGroup
+from oncegate.cache.redis.streams.letter import Death
+from oncegate.cache.redis.streams.progress import letter_heads
+
+MOST_SCANNED: Final = 10_000
+"""Dead letters that one answer looks at where nothing else is said."""
+MOST_GROUPS: Final = 100
+"""Groups that are told apart; the rest is counted together."""
+_STEP: Final = 100
+_MOST_TEXT: Final = 200
+_VARIES: Final = re.compile(r"\b(?=[0-9a-fA-F-]*[0-9])[0-9a-fA-F-]{8,}\b|[0-9]+")
+"""Numbers, and what looks like an id."""
+
+
+def group_of(letter: Letter) -> LetterGroup:
+    """The group that a letter is of, without any letter in it."""
+    death = Death.read(letter.fields)
+    first, *_ = death.error.splitlines() or [""]
+    return LetterGroup(
+        death.reason, death.error_type[:_MOST_TEXT], _VARIES.sub("#", first[: 4 * _MOST_TEXT])[:_MOST_TEXT]
+    )
+
+
+async def by_error(commands: Commands, *, most: int = MOST_SCANNED) -> dict[str, Any]:
+    """The ``groups`` of the newest ``most`` dead letters, the largest first.
+
+    ``scanned`` is how many letters those were, ``complete`` whether they were all; ``others`` are in groups that are not told
+    apart. Raises `oncegate.cache.errors.CacheError`.
+    """
+    groups: dict[tuple[str, str, str], LetterGroup] = {}
+    scanned, others, is_complete = 0, 0, True
+    async for letter in newest_letters(commands):
+        if scanned == most:
+            is_complete = False
+            break
+        scanned += 1
+        found = group_of(letter)
+        key = (found.reason, found.error_type, found.error)
+        group = groups.get(key)
+        if group is None:
+            if len(groups) == MOST_GROUPS:
+                others += 1
+                continue
+            group = groups[key] = found
+        _add(group, letter)
+    ordered = sorted(groups.values(), key=lambda each: (-each.count, each.id))
+    return {
+        "groups": [each.as_json() for each in ordered],
+        "scanned": scanned,
+        "complete": is_complete,
+        "others": others,
+    }
+
+
+async def letters_of(commands: Commands, group: str, limit: int) -> tuple[list[Letter], bool]:
+    """The newest ``limit`` letters of ``group``, and whether there may be others: all are read before any is changed.
+
+    They have what `group_of` needs, and not what they hold.
+    """
+    letters: list[Letter] = []
+    scanned = 0
+    async for letter in newest_letters(commands):
+        if len(letters) == limit or scanned == MOST_SCANNED:
+            return letters, True
+        scanned += 1
+        if group_of(letter).id == group:
+            letters.append(letter)
+    return letters, False
+
+
+async def newest_letters(commands: Commands) -> AsyncIterator[Letter]:
+    """The heads of dead letters, the newest first."""
+    start = "+"
+    while True:
+        some = await letter_heads(commands.stream, start, _STEP)
+        for letter in await commands.shown(some):
+            yield letter
+        if len(some) < _STEP:
+            return
+        start = f"({some[-1][0]}"
+
+
+def _add(group: LetterGroup, letter: Letter) -> None:
+    at_ms = Death.read(letter.fields).at_ms
+    group.count += 1
+    group.example = group.example or letter.id
+    group.newest_ms = max(group.newest_ms, at_ms)
+    group.oldest_ms = min(group.oldest_ms or at_ms, at_ms)
+    if letter.route and len(group.routes) < 5:
+        group.routes.add(letter.route)

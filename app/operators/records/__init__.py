@@ -1,0 +1,1 @@
+"""Records: listed, the newest first, resolved, released, purged, counted."""

@@ -1,0 +1,1 @@
+"""Settings as they are shown: those in effect one by one, their digest, the schema of their file. Never a secret."""
