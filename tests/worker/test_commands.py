@@ -75,7 +75,7 @@ def test_a_dead_letter_can_be_discarded(shop: Shop) -> None:
     first = as_json(shop, "list")["dead_letters"][0]["id"]
     printed = oncegate(shop, "discard", first, "--reason", "of nobody")
     assert f"{first} is gone" in printed
-    assert f"oncegate.audit: dead letters of {first}: discarded by {OPERATOR}: of nobody\n" in printed
+    assert f"oncegate.audit: 1 dead letters of {first}: discarded by {OPERATOR}: of nobody\n" in printed
     document = as_json(shop, "discard", shop.command("k2").command)
     assert [each["command"] for each in document["discarded"]] == [shop.command("k2").command]
     assert [letter["key"] for letter in shop.letters()] == ["k3"]
