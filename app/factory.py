@@ -342,6 +342,7 @@ def _operators_app(
             rules=default,
             digests=settings.digests(),
             operators=operators,
+            audit=audit,
             tokens=tokens,
             draining=lambda: readiness.draining,
         )

@@ -119,12 +119,21 @@ async def list_(found: "Commands", as_json: bool, pending: bool, limit: int, aft
 
 @commands.command()
 @click.argument("identifier", metavar="ID")
-@click.option("--body", is_flag=True, help="With its key, its target's query and its payload.")
+@click.option(
+    "--body", is_flag=True, help="With its key, its target's query and its payload; the audit has who looked."
+)
 @_options
 async def show(found: "Commands", as_json: bool, identifier: str, body: bool) -> None:
     """Show what is known of a command: by its id, by that of its entry, or by that of its dead letter."""
     missing = "no such command: it was never accepted, or its time is over"
-    output(await found.show(identifier, body=body), print_command, as_json=as_json, missing=missing)
+    if body:
+        from oncegate.app.operators.showing import whole_command
+
+        with audit_shown():
+            shown = await whole_command(found, audit_lines(found.cache, found.namespace), identifier, author(""))
+    else:
+        shown = await found.show(identifier)
+    output(shown, print_command, as_json=as_json, missing=missing)
 
 
 @commands.command()

@@ -7,6 +7,7 @@ import asyncio
 import base64
 import json
 import logging
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -50,12 +51,22 @@ def unkeyed() -> list[bytes]:
 NEEDLES = [TOKEN[7:].encode(), CARD.encode(), IBAN.encode(), *(key.encode() for key in KEYS), *unkeyed()]
 
 
+READ: dict[bytes, Callable[[redis.Redis, bytes], Any]] = {
+    b"string": lambda client, name: client.get(name),
+    b"stream": lambda client, name: client.xrange(name),
+    b"hash": lambda client, name: client.hgetall(name),
+    b"zset": lambda client, name: client.zrange(name, 0, -1),
+    b"list": lambda client, name: client.lrange(name, 0, -1),
+}
+
+
 def all_there_is(client: redis.Redis) -> bytes:
     """Every key and value of the server."""
     found: list[Any] = []
     for name in client.scan_iter():
         kind: Any = client.type(name)
-        found += [name, kind, client.xrange(name) if kind == b"stream" else client.get(name)]
+        read = READ[kind]
+        found += [name, kind, read(client, name)]
     return b"\n".join(flattened(found))
 
 
@@ -106,7 +117,7 @@ async def test_who_reads_redis_or_logs_finds_nothing_that_was_said(
         "ONCEGATE_NAMESPACE": own_shop.namespace,
         "ONCEGATE_ENCRYPTION_KEYS": json.dumps(ON["encryption_keys"]),
     }
-    show = partial(invoke, "keys", "show", PAID, "--json", "--cache", own_shop.url, **environment)
+    show = partial(invoke, "keys", "show", PAID, "--response", "--json", "--cache", own_shop.url, **environment)
     shown = await asyncio.to_thread(show)
     assert shown.returncode == 0, shown.stderr
     assert IBAN in shown.stdout

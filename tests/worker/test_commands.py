@@ -193,7 +193,10 @@ def test_keys_payloads_and_queries_are_shown_on_demand_alone(shop: Shop) -> None
     ):
         assert SECRET not in shown
         assert "key-of-alice" not in shown
-    assert SECRET in oncegate(shop, "show", letter["id"], "--body")
+    looked = oncegate(shop, "show", letter["id"], "--body")
+    assert SECRET in looked
+    line = f"dead letter {letter['id']} of command {letter['command']}: its key and payload shown by {OPERATOR}"
+    assert f"oncegate.audit: {line}\n" in looked
     (whole,) = as_json(shop, "show", letter["id"], "--body")["dead_letters"]
     assert (whole["key"], json.loads(whole["body"])["name"]) == ("key-of-alice", SECRET)
 
