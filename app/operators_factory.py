@@ -63,6 +63,7 @@ def operators_app(
             rules=default,
             digests=settings.digests(),
             operators=operators,
+            audit=audit,
             tokens=tokens,
             draining=lambda: readiness.draining,
         )

@@ -7,12 +7,16 @@ import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import click
 
 from oncegate.app.cli.terminal import plain
 from oncegate.app.cli.usage import end
 from oncegate.app.operators.audit import MOST_REASON, REASON, Author, log
+
+if TYPE_CHECKING:
+    from oncegate.app.operators.audit_lines import AuditLines
 
 _MOST_NAME = 64
 
@@ -48,11 +52,17 @@ def audit_shown() -> Iterator[None]:
 
 async def audit_kept(cache: object, namespace: str, what: str, done: str, reason: str) -> None:
     """Keep the same in the cache, where `oncegate.app.cli.records.audit_list` lists it."""
+    lines = audit_lines(cache, namespace)
+    if lines is not None:
+        await lines.keep(author(reason), plain(what), done)
+
+
+def audit_lines(cache: object, namespace: str) -> "AuditLines | None":
+    """Where the audit lines of a namespace are kept; ``None`` where its cache keeps none."""
     from oncegate.app.operators.audit_lines import AuditLines
     from oncegate.cache.store import KeepsAudit
 
-    if isinstance(cache, KeepsAudit):
-        await AuditLines(cache, namespace).keep(author(reason), plain(what), done)
+    return AuditLines(cache, namespace) if isinstance(cache, KeepsAudit) else None
 
 
 def _checked_reason(_: click.Context, __: click.Parameter, reason: str) -> str:

@@ -109,7 +109,7 @@ async def test_an_unknown_outcome_is_found_resolved_and_replayed(
         code = 0 if person == "alice" else 1
         await oncegate("keys", "show", key, "--caller", "-", *where, stdin=lines, token=token, code=code)
     (what,) = shown
-    assert (what["state"], what["lapsed"], what["attempt"], what["response"]) == ("unknown", True, 1, None)
+    assert (what["state"], what["lapsed"], what["attempt"], what["status"]) == ("unknown", True, 1, None)
     assert what["gateway"].endswith(f"/{doomed.pid}")
     for_people = (await oncegate("keys", "show", "--record", record, *where, token=token)).stdout
     assert "silent since its lease ran out" in for_people

@@ -116,7 +116,7 @@ async def test_who_reads_redis_or_logs_finds_nothing_that_was_said(
         "ONCEGATE_NAMESPACE": own_shop.namespace,
         "ONCEGATE_ENCRYPTION_KEYS": json.dumps(ON["encryption_keys"]),
     }
-    show = partial(invoke, "keys", "show", PAID, "--json", "--cache", own_shop.url, **environment)
+    show = partial(invoke, "keys", "show", PAID, "--response", "--json", "--cache", own_shop.url, **environment)
     shown = await asyncio.to_thread(show)
     assert shown.returncode == 0, shown.stderr
     assert IBAN in shown.stdout

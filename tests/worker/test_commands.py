@@ -75,7 +75,7 @@ def test_a_dead_letter_can_be_discarded(shop: Shop) -> None:
     first = as_json(shop, "list")["dead_letters"][0]["id"]
     printed = oncegate(shop, "discard", first, "--reason", "of nobody")
     assert f"{first} is gone" in printed
-    assert f"oncegate.audit: dead letters of {first}: discarded by {OPERATOR}: of nobody\n" in printed
+    assert f"oncegate.audit: 1 dead letters of {first}: discarded by {OPERATOR}: of nobody\n" in printed
     document = as_json(shop, "discard", shop.command("k2").command)
     assert [each["command"] for each in document["discarded"]] == [shop.command("k2").command]
     assert [letter["key"] for letter in shop.letters()] == ["k3"]
@@ -193,7 +193,10 @@ def test_keys_payloads_and_queries_are_shown_on_demand_alone(shop: Shop) -> None
     ):
         assert SECRET not in shown
         assert "key-of-alice" not in shown
-    assert SECRET in oncegate(shop, "show", letter["id"], "--body")
+    looked = oncegate(shop, "show", letter["id"], "--body")
+    assert SECRET in looked
+    line = f"dead letter {letter['id']} of command {letter['command']}: its key and payload shown by {OPERATOR}"
+    assert f"oncegate.audit: {line}\n" in looked
     (whole,) = as_json(shop, "show", letter["id"], "--body")["dead_letters"]
     assert (whole["key"], json.loads(whole["body"])["name"]) == ("key-of-alice", SECRET)
 

@@ -1,12 +1,12 @@
 """``oncegate commands``: shows accepted commands, and retries or discards those that were given up. For 3 a.m."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from oncegate.app.cli.audit import audit, audit_kept, author, reason
+from oncegate.app.cli.audit import audit_lines, audit_shown, author, reason
 from oncegate.app.cli.commands.commands_view import (
     print_changed,
     print_command,
@@ -29,7 +29,8 @@ from oncegate.app.cli.usage import (
 )
 
 if TYPE_CHECKING:
-    from oncegate.app.operators.letters.dead_letters import Commands, Letter
+    from oncegate.app.operators.letters.changes import LetterChanges
+    from oncegate.app.operators.letters.dead_letters import Commands
 
 
 @click.group(short_help="Look at accepted commands, and retry those that were given up.")
@@ -118,12 +119,21 @@ async def list_(found: "Commands", as_json: bool, pending: bool, limit: int, aft
 
 @commands.command()
 @click.argument("identifier", metavar="ID")
-@click.option("--body", is_flag=True, help="With its key, its target's query and its payload.")
+@click.option(
+    "--body", is_flag=True, help="With its key, its target's query and its payload; the audit has who looked."
+)
 @_options
 async def show(found: "Commands", as_json: bool, identifier: str, body: bool) -> None:
     """Show what is known of a command: by its id, by that of its entry, or by that of its dead letter."""
     missing = "no such command: it was never accepted, or its time is over"
-    output(await found.show(identifier, body=body), print_command, as_json=as_json, missing=missing)
+    if body:
+        from oncegate.app.operators.showing import whole_command
+
+        with audit_shown():
+            shown = await whole_command(found, audit_lines(found.cache, found.namespace), identifier, author(""))
+    else:
+        shown = await found.show(identifier)
+    output(shown, print_command, as_json=as_json, missing=missing)
 
 
 @commands.command()
@@ -173,69 +183,55 @@ async def retry(
     if group is not None:
         await _all_of(found, group, reason, retries=True, as_json=as_json)
         return
-    retried: list[dict[str, Any]] = []
-    unread: list[str] = []
     missing: list[str] = []
+    if everything:
+        from oncegate.app.operators.letters.changes import retry_all
 
-    async for letter in _chosen(found, identifiers, missing):
-        done = await found.retry(letter, author(reason))
-        retried += done["retried"]
-        unread += done["unread"]
-        if done["retried"]:
-            audit(f"dead letter {letter.id} of command {letter.command}", "retried", reason)
-    if retried:
-        what = f"{len(retried)} dead letters of stream {found.stream.name}" if everything else _named(identifiers)
-        await audit_kept(found.cache, found.namespace, what, "retried", reason)
-    output({"retried": retried}, print_retried, as_json=as_json)
+        with audit_shown():
+            done = await retry_all(found, audit_lines(found.cache, found.namespace), author(reason))
+    else:
+        done, missing = await _each_of(found, identifiers, reason, retries=True)
+    output({"retried": done.changed}, print_retried, as_json=as_json)
     if missing:
         end(f"no dead letter of {', '.join(missing)}", 1)
-    if unread:
-        ids = ", ".join(unread)
+    if done.unread:
+        ids = ", ".join(done.unread)
         end(f"left where they are, since their consumer reads the stream no more (start its worker first): {ids}", 1)
 
 
-def _named(identifiers: tuple[str, ...]) -> str:
-    return f"dead letters of {', '.join(identifiers)}"
+async def _each_of(
+    found: "Commands", identifiers: tuple[str, ...], reason: str, *, retries: bool
+) -> tuple["LetterChanges", list[str]]:
+    """Retry or discard the dead letters of each id; what came of it, and the ids that have none."""
+    from oncegate.app.operators.letters.changes import LetterChanges, change_letters
 
-
-async def _chosen(found: "Commands", identifiers: tuple[str, ...], missing: list[str]) -> AsyncIterator["Letter"]:
-    """The dead letters of ``identifiers``, of which those that have none become ``missing``; without any, all there are now."""
-    for identifier in identifiers:
-        letters = await found.find(identifier)
-        if not letters:
-            missing.append(identifier)
-        for letter in letters:
-            yield letter
-    if not identifiers and (last := await found.stream.newest_letter()) is not None:
-        # Up to what was there at the beginning: what dies again meanwhile is not retried round and round.
-        async for letter in found.letters(last=last):
-            yield letter
+    all_done, missing = LetterChanges(), list[str]()
+    kept, by = audit_lines(found.cache, found.namespace), author(reason)
+    with audit_shown():
+        for identifier in identifiers:
+            done = await change_letters(found, kept, identifier, by, retries=retries)
+            if not (done.changed or done.unread):
+                missing.append(identifier)
+            all_done.changed += done.changed
+            all_done.unread += done.unread
+    return all_done, missing
 
 
 async def _all_of(found: "Commands", group: str, reason: str, *, retries: bool, as_json: bool) -> None:
     """Retry or discard the letters of one group, a bounded number at a time, until there are no more, or none changes."""
-    from oncegate.app.operators.letters.changes import MOST_CHANGED, LetterChanges, named
+    from oncegate.app.operators.letters.changes import change_group
     from oncegate.app.operators.letters.group import GROUP
-    from oncegate.app.operators.letters.groups import letters_of
 
     if not GROUP.fullmatch(group):
         end("--error takes a group of oncegate commands errors: 12 hexadecimal digits")
-    done, all_done = "retried" if retries else "discarded", LetterChanges()
-    try:
-        more, before = True, -1
-        while more and len(all_done.changed) > before:
-            before = len(all_done.changed)
-            all_done.unread.clear()
-            letters, more = await letters_of(found, group, MOST_CHANGED)
-            await all_done.make(found, letters, author(reason), retries=retries)
-    finally:
-        changed = len(all_done.changed)
-        if changed:
-            what = named(changed, found.stream.name, group)
-            audit(what, done, reason)
-            await audit_kept(found.cache, found.namespace, what, done, reason)
-    unread = len(all_done.unread)
-    output({"error": group, done: changed, "unread": unread}, partial(print_changed, done=done), as_json=as_json)
+    name, changed, unread, more = "retried" if retries else "discarded", 0, 0, True
+    kept, by = audit_lines(found.cache, found.namespace), author(reason)
+    with audit_shown():
+        while more:
+            done = await change_group(found, kept, group, by, retries=retries)
+            changed, unread = changed + done["changed"], done["unread"]
+            more = bool(done["more"] and done["changed"])
+    output({"error": group, name: changed, "unread": unread}, partial(print_changed, done=name), as_json=as_json)
     if unread:
         end("those that are left stay: their consumer reads the stream no more (start its worker first)", 1)
 
@@ -254,16 +250,7 @@ async def discard(
     if group is not None:
         await _all_of(found, group, reason, retries=False, as_json=as_json)
         return
-    discarded: list[dict[str, Any]] = []
-    missing: list[str] = []
-    for identifier in identifiers:
-        discarded += (gone := await found.discard(await found.find(identifier)))
-        if gone:
-            audit(f"dead letters of {identifier}", "discarded", reason)
-        else:
-            missing.append(identifier)
-    if discarded:
-        await audit_kept(found.cache, found.namespace, _named(identifiers), "discarded", reason)
-    output({"discarded": discarded}, print_discarded, as_json=as_json)
+    done, missing = await _each_of(found, identifiers, reason, retries=False)
+    output({"discarded": done.changed}, print_discarded, as_json=as_json)
     if missing:
         end(f"no dead letter of {', '.join(missing)}", 1)

@@ -8,7 +8,7 @@ from oncegate.app.cli.audit import audit, reason, reason_needed
 from oncegate.app.cli.database.options import create_tables, print_only, with_database
 from oncegate.app.cli.terminal import MOST_OF_BODY, Columns, ago, output, plain, print_details, print_lines, print_table
 from oncegate.app.cli.usage import end, json_output
-from oncegate.app.operators.database.lines import DISCARDED, RETRIED, message_line, messages_line
+from oncegate.app.operators.database.lines import BODY_SHOWN, DISCARDED, RETRIED, message_line, messages_line
 
 CREATE_HELP = """Create the tables of outboxes and of sequences, where they are not there yet.
 
@@ -77,14 +77,20 @@ def list_rows(database: str, schema: str | None, as_json: bool, **given: Any) ->
 
 @outbox.command(short_help="Show one message.")
 @click.argument("number", metavar="ID", type=int)
+@click.option("--body", is_flag=True, help="With its key, its headers and its body; the audit has who looked.")
 @_with_database
 @json_output
-def show(number: int, database: str, schema: str | None, as_json: bool) -> None:
-    """Show one message, with its headers and its body."""
+def show(number: int, body: bool, database: str, schema: str | None, as_json: bool) -> None:
+    """Show one message."""
     from oncegate.sql.outbox.operators import find
 
     found = find(database, schema, number)
-    message = None if found is None else found[0] | {"body": found[1][:MOST_OF_BODY].decode("utf-8", "replace")}
+    message = None
+    if found is not None and body:
+        audit(f"message {message_line(found[0])}", BODY_SHOWN, "")
+        message = found[0] | {"body": found[1][:MOST_OF_BODY].decode("utf-8", "replace")}
+    elif found is not None:
+        message = {name: value for name, value in found[0].items() if name not in ("key", "headers")}
     missing = f"message {number}: it is not there: it was published, discarded, or never committed"
     output(message, _print_message, as_json=as_json, missing=missing)
 
@@ -92,8 +98,9 @@ def show(number: int, database: str, schema: str | None, as_json: bool) -> None:
 def _print_message(message: dict[str, Any]) -> None:
     apart = ("headers", "body")
     print_details([(name, str(value)) for name, value in message.items() if name not in apart and value is not None])
-    print_lines(f"{name}: {value}" for name, value in message["headers"].items())
-    click.echo(plain(message["body"], lines=True))
+    if "body" in message:
+        print_lines(f"{name}: {value}" for name, value in message["headers"].items())
+        click.echo(plain(message["body"], lines=True))
 
 
 @outbox.command(help=RETRY_HELP, short_help="Have messages tried again at once.")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from oncegate.app.cli.audit import audit, audit_kept, author, reason
+from oncegate.app.cli.audit import audit, audit_kept, audit_lines, audit_shown, author, reason
 from oncegate.app.cli.records.keys_all import release_all, resolve_all
 from oncegate.app.cli.records.keys_finding import finding_options
 from oncegate.app.cli.records.keys_list import began, chosen_of, newest_of
@@ -117,19 +117,27 @@ async def list_(
 
 @keys.command()
 @which_record
+@click.option("--response", is_flag=True, help="With the stored response; the audit has who looked.")
 @with_records
-async def show(source: "Source", as_json: bool, **which: str | None) -> None:
+async def show(source: "Source", as_json: bool, response: bool, **which: str | None) -> None:
     """Show what happened to a request: by its key, or by its record's id."""
     found = await _find(source, **which)
-    records = [await _record(source, identifier, alone=len(found) == 1) for identifier in found]
+    with audit_shown():
+        records = [await _record(source, each, response=response, alone=len(found) == 1) for each in found]
     there = [record for record in records if record]
     missing = "" if there else await _no_record(source)
     output({"records": there} if there else None, print_records, as_json=as_json, missing=missing)
 
 
-async def _record(source: "Source", identifier: str, *, alone: bool) -> dict[str, Any] | None:
+async def _record(source: "Source", identifier: str, *, response: bool, alone: bool) -> dict[str, Any] | None:
+    from oncegate.app.operators.records.records import Records
+    from oncegate.app.operators.showing import whole_record
+
     try:
-        return await source.show(identifier)
+        if response and isinstance(source, Records):
+            kept = audit_lines(source.cache, source.namespace)
+            return await whole_record(source, kept, identifier, author(""))
+        return await source.show(identifier, response=response)
     except RecordUnreadable as error:
         if alone:
             raise RecordUnreadable(f"record {identifier}: {error}") from None

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from oncegate.app.cli.audit import audit_shown, author, reason_needed
+from oncegate.app.cli.audit import audit_lines, audit_shown, author, reason_needed
 from oncegate.app.cli.records.keys_finding import Finding, finding_options
 from oncegate.app.cli.records.keys_list import chosen_of
 from oncegate.app.cli.records.keys_options import listed_caller_option, route_option, seconds_of, with_records
@@ -76,10 +76,8 @@ async def _change(
 ) -> None:
     from rich.console import Console
 
-    from oncegate.app.operators.audit_lines import AuditLines
     from oncegate.app.operators.records.records import Records
     from oncegate.app.operators.records.unknown_changes import UnknownAt, change_unknown
-    from oncegate.cache.store import KeepsAudit
     from oncegate.middleware.outcome.responses import now_ms
 
     ages = seconds_of(since, "--since"), seconds_of(older, "--older")
@@ -89,8 +87,7 @@ async def _change(
     with progress(Console(stderr=True)) as show, audit_shown():
         while True:
             if isinstance(source, Records):
-                kept = source.cache
-                audit = AuditLines(kept, source.namespace) if isinstance(kept, KeepsAudit) else None
+                audit = audit_lines(source.cache, source.namespace)
                 done = await change_unknown(
                     source, audit, which, request, author(reason), cursor=cursor, dry_run=dry_run
                 )

@@ -110,9 +110,11 @@ def _attempt(record: dict[str, Any]) -> str:
 
 
 def _upstream(record: dict[str, Any]) -> str:
-    response = record["response"]
-    if response is None:
+    if record["status"] is None:
         return "no answer is known"
+    response = record.get("response")
+    if response is None:
+        return f"{record['status']}; --response shows what it answered"
     body = response.get("body")
     if response.get("body_omitted"):
         text = "a body that was not kept"

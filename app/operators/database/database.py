@@ -130,7 +130,9 @@ class OperatorsDatabase:
         return await self._run(look, READ_SECONDS)
 
     async def message(self, number: int, *, body: bool = False) -> dict[str, Any] | None:
-        """A message of an outbox; with ``body`` its key and headers, too, and the first 64 KiB of its body as text."""
+        """A message of an outbox; with ``body`` its key and headers, too, and the first 64 KiB of its body as text: for
+        `oncegate.app.operators.showing.whole_message`, which reports it.
+        """
         found = await self._run(lambda bounded: outboxes.find(bounded, None, number), READ_SECONDS)
         if found is None:
             return None

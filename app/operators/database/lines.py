@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 SKIPPED, RETRIED, DISCARDED = "skipped", "retried", "discarded"
+BODY_SHOWN = "its key and body shown"
 
 
 def number_line(consumer: str, aggregate: str, sequence: int | None) -> str:
@@ -19,7 +20,7 @@ def messages_line(count: int | None, numbers: Sequence[int]) -> str:
 
 
 def message_line(message: dict[str, Any]) -> str:
-    """A message of an outbox, which is gone."""
+    """A message of an outbox."""
     place = "" if message["aggregate"] is None else f", number {message['sequence']} of {message['aggregate']}"
     return f"{message['id']} of {message['outbox']} to {message['topic']}{place}"
 

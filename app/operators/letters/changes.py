@@ -1,13 +1,14 @@
-"""An operator's changes of dead letters, made and reported: one road for the API and for the console.
+"""An operator's changes of dead letters, made and reported: one road for the API, for the console and for the command line.
 
-What was changed before the cache went away is reported, too.
+Each letter has its line of the log, each change of several one that is kept, too. What was changed before the cache went away is
+reported as well.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterable, AsyncIterator, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from oncegate.app.operators.audit import Author
+from oncegate.app.operators.audit import Author, printable
 from oncegate.app.operators.audit_lines import AuditLines
 from oncegate.app.operators.letters.dead_letters import Commands, Letter
 from oncegate.app.operators.letters.groups import letters_of
@@ -26,15 +27,22 @@ class LetterChanges:
     changed: list[dict[str, Any]] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
 
-    async def make(self, commands: Commands, letters: Iterable[Letter], author: Author, *, retries: bool) -> None:
-        """Retry or discard ``letters``. Raises `oncegate.cache.errors.CacheError`; what was changed by then is here."""
-        for letter in letters:
+    async def make(self, commands: Commands, letters: AsyncIterable[Letter], author: Author, *, retries: bool) -> None:
+        """Retry or discard ``letters``, each with its line of the log.
+
+        Raises `oncegate.cache.errors.CacheError`; what was changed by then is here.
+        """
+        async for letter in letters:
             if retries:
                 done = await commands.retry(letter, author)
-                self.changed += done["retried"]
+                changed = done["retried"]
                 self.unread += done["unread"]
             else:
-                self.changed += await commands.discard([letter])
+                changed = await commands.discard([letter])
+            if changed:
+                self.changed += changed
+                which = f"dead letter {letter.id} of command {printable(letter.command) or 'not known'}"
+                author.report(which, _done(retries=retries))
 
 
 async def change_letters(
@@ -44,8 +52,8 @@ async def change_letters(
 
     Raises `oncegate.app.operators.letters.dead_letters.NotAnId`, `oncegate.cache.errors.CacheError`.
     """
-    letters = await commands.find(identifier)
-    return await make_and_report(commands, audit, letters, author, retries, lambda _: f"dead letters of {identifier}")
+    letters = _each(await commands.find(identifier))
+    return await make_and_report(commands, audit, letters, author, identifier, retries=retries)
 
 
 async def change_group(
@@ -57,29 +65,44 @@ async def change_group(
     `oncegate.cache.errors.CacheError`.
     """
     letters, more = await letters_of(commands, group, MOST_CHANGED)
-    stream = commands.stream.name
-    done = await make_and_report(commands, audit, letters, author, retries, lambda number: named(number, stream, group))
+    of = f"stream {commands.stream.name} with error {group}"
+    done = await make_and_report(commands, audit, _each(letters), author, of, retries=retries)
     return {"changed": len(done.changed), "unread": len(done.unread), "more": more}
 
 
-def named(number: int, stream: str, group: str) -> str:
-    """The dead letters of one error, as audit lines name them."""
-    return f"{number} dead letters of stream {stream} with error {group}"
+async def retry_all(commands: Commands, audit: AuditLines | None, author: Author) -> LetterChanges:
+    """Retry every letter that is there now, the oldest first: what dies again meanwhile is not retried round and round.
+
+    Raises `oncegate.cache.errors.CacheError`.
+    """
+    last = await commands.stream.newest_letter()
+    letters = _each([]) if last is None else commands.letters(last=last)
+    return await make_and_report(commands, audit, letters, author, f"stream {commands.stream.name}", retries=True)
 
 
 async def make_and_report(
     commands: Commands,
     audit: AuditLines | None,
-    letters: Iterable[Letter],
+    letters: AsyncIterable[Letter],
     author: Author,
+    of: str,
+    *,
     retries: bool,
-    what: Callable[[int], str],
 ) -> LetterChanges:
-    """Retry or discard ``letters``, and report ``what`` was changed by its number, also where an error has ended it."""
+    """Retry or discard ``letters``, and report how many ``of`` what were changed, also where an error has ended it."""
     changes = LetterChanges()
     try:
         await changes.make(commands, letters, author, retries=retries)
     finally:
         if changes.changed:
-            await report(audit, author, what(len(changes.changed)), "retried" if retries else "discarded")
+            await report(audit, author, f"{len(changes.changed)} dead letters of {of}", _done(retries=retries))
     return changes
+
+
+def _done(*, retries: bool) -> str:
+    return "retried" if retries else "discarded"
+
+
+async def _each(letters: Iterable[Letter]) -> AsyncIterator[Letter]:
+    for letter in letters:
+        yield letter

@@ -192,7 +192,10 @@ class Commands:
         }
 
     async def show(self, identifier: str, *, body: bool = False) -> dict[str, Any] | None:
-        """All that is known of a command, by its id, or that of an entry; ``None`` where nothing is. Raises `NotAnId`."""
+        """All that is known of a command, by its id, or that of an entry; ``None`` where nothing is. Raises `NotAnId`.
+
+        With ``body``: for `oncegate.app.operators.showing.whole_command`, which reports it.
+        """
         letters = await self.find(identifier)
         if letters:
             letter = letters[0]

@@ -122,9 +122,9 @@ class RemoteGateway:
             query.append(("since", str(max(1.0, (now_ms() - chosen.since_ms) / 1000))))
         return self._fetch("GET", "?" + urlencode(query), NewestRecords)
 
-    async def show(self, identifier: str) -> dict[str, Any] | None:
-        """See `Records`."""
-        record = self._fetch("GET", quote(identifier, safe=":"), WholeRecord)
+    async def show(self, identifier: str, *, response: bool = False) -> dict[str, Any] | None:
+        """See `Records`; the gateway reports that a ``response`` was shown."""
+        record = self._fetch("GET", quote(identifier, safe=":") + ("?response=true" if response else ""), WholeRecord)
         return None if record.get("resolution") == Resolution.ABSENT else record
 
     async def of_key(self, key: str | None, caller: Sequence[str] | None) -> Sequence[str]:

@@ -115,8 +115,11 @@ class Records:
                 break
         return {"records": list(found.values()), "cursor": cursor}
 
-    async def show(self, identifier: str, *, response: bool = True) -> dict[str, Any] | None:
-        """All that is known of one record; ``None`` where there is no such record. Without ``response``, that one is left out."""
+    async def show(self, identifier: str, *, response: bool = False) -> dict[str, Any] | None:
+        """All that is known of one record; ``None`` where there is no such record.
+
+        With its stored ``response``: for `oncegate.app.operators.showing.whole_record`, which reports it.
+        """
         key = self.key_of(identifier)
         held = await (self.cache.get(key) if response else self.cache.peek(key))
         if held is None:

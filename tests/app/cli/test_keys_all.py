@@ -92,7 +92,7 @@ async def test_all_that_match_are_counted_then_resolved(lost: Lost) -> None:
     found = await states(lost)
     assert {found.pop(each) for each in ids} == {"succeeded"}
     assert found == {bob: "unknown", other: "unknown", old: "unknown"}
-    shown = await lost.typed("show", "--record", ids[0], "--json")
+    shown = await lost.typed("show", "--record", ids[0], "--response", "--json")
     (record,) = json.loads(shown.stdout)["records"]
     assert (record["response"]["status"], record["response"]["body"]) == (201, {})
     by = OPERATOR if lost.by == "cache" else "an operator"
@@ -102,7 +102,7 @@ async def test_all_that_match_are_counted_then_resolved(lost: Lost) -> None:
         assert f"oncegate.audit: record {ids[0]}: resolved to succeeded by {by}: in the books" in lines
         assert len(lines) == 3 + 1
     audit = json.loads((await asyncio.to_thread(audit_list, lost)).stdout)["lines"]
-    assert [each["what"].partition(" (")[0] for each in audit] == ["3 records of unknown outcome"]
+    assert [each["what"].partition(" (")[0] for each in audit] == [f"record {ids[0]}", "3 records of unknown outcome"]
     line = "Authorization: Bearer bob\n"
     done = await lost.typed("release-all", "--caller", "-", *why, stdin=line)
     assert done.stdout == "1 found, 1 changed\n", done.stderr

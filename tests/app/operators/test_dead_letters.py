@@ -221,6 +221,6 @@ async def test_who_retried_and_discarded_what_is_listed(letters: Letters) -> Non
     await letters.post(f"{discarded}/discard", 404)
     answer = as_described(await letters.client.get("/_oncegate/audit/", headers=OPERATOR)).json()
     assert [(line["what"], line["done"], line["reason"]) for line in answer["lines"]] == [
-        (f"dead letters of {discarded}", "discarded", "a test"),
-        (f"dead letters of {retried}", "retried", "the account is there now"),
+        (f"1 dead letters of {discarded}", "discarded", "a test"),
+        (f"1 dead letters of {retried}", "retried", "the account is there now"),
     ]

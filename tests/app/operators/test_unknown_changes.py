@@ -125,7 +125,7 @@ async def test_what_is_chosen_is_resolved_and_nothing_else(cache: Cache) -> None
     total = await whole(records, which, ResolveRequest(State.SUCCEEDED, answer))
     assert (total["found"], total["resolved"], total["refused"], total["left"]) == (5, 5, 0, 0)
     for each in (*ids, lapsed):
-        shown = await records.show(each)
+        shown = await records.show(each, response=True)
         assert shown is not None
         assert (shown["state"], shown["response"]["body"]) == ("succeeded", "paid")
         assert shown["note"] == "resolved by will: not in the books"

@@ -1,6 +1,6 @@
 """What waits in the consumers' database, by the API under the prefix: as the command line has it, on each database.
 
-Rules of docs/contract.md: R11.60, R11.61, R11.62.
+Rules of docs/contract.md: R11.60, R11.61, R11.62, R11.66.
 """
 
 import asyncio
@@ -108,7 +108,7 @@ async def test_messages_are_listed_retried_and_discarded(shop: Place, operated: 
     assert rest["after"] == 0
     assert len((await operated.post("/outbox/find", READER, aggregate="a")).json()["messages"]) == 2
     whole = (await operated.get(f"/outbox/{number}", body=True)).json()
-    assert whole == await asyncio.to_thread(by_command, shop, "outbox", "show", str(number))
+    assert whole == await asyncio.to_thread(by_command, shop, "outbox", "show", str(number), "--body")
     assert (await operated.get("/database/")).json()["outbox"] == {"waiting": 2, "held": 1, "dead": 1}
 
     assert (await operated.post("/outbox/retry", reason="mended")).json() == {"retried": 1}
@@ -125,6 +125,7 @@ async def test_messages_are_listed_retried_and_discarded(shop: Place, operated: 
         ("will", f"message {number} of orders to payments, number 1 of a", "discarded", "wrong"),
         ("will", f"1 of messages {number} of the outbox", "retried", "again"),
         ("will", "1 of messages (all dead) of the outbox", "retried", "mended"),
+        ("rita", f"message {number} of orders to payments, number 1 of a", "its key and body shown", ""),
     ]
 
 

@@ -1,6 +1,6 @@
 """What operators see of an outbox, and do to it: `oncegate outbox`.
 
-Rules of docs/contract.md: R10.1, R11.22, R11.23, R12.33.
+Rules of docs/contract.md: R10.1, R11.22, R11.23, R12.33, R11.66.
 """
 
 import asyncio
@@ -51,7 +51,11 @@ def test_what_holds_an_aggregate_up_is_listed_and_retried_or_discarded(url: str)
     assert [line.split()[1] for line in listed.splitlines()] == ["STATE", "dead", "waiting"]
     number = str(held["id"])
     assert "body_bytes" in outbox("show", number).stdout
-    assert json.loads(outbox("show", number, "--json").stdout)["body"] == "1"
+    assert not {"key", "headers", "body"} & json.loads(outbox("show", number, "--json").stdout).keys()
+    whole = outbox("show", number, "--body", "--json")
+    assert json.loads(whole.stdout)["body"] == "1"
+    line = f"message {number} of orders to payments, number 1 of a: its key and body shown by {OPERATOR}"
+    assert whole.stderr == f"oncegate.audit: {line}\n"
     assert outbox("retry").returncode == 2
     retried = outbox("retry", "--all-dead", "--reason", "mended")
     assert retried.stdout == "1 of them are tried again\n"

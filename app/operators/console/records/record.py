@@ -9,7 +9,8 @@ from oncegate.app.operators.audit import Author
 from oncegate.app.operators.console.frame import ConsolePage, PageRefused, Visit, below
 from oncegate.app.operators.console.records.prospects import command_line, prospect, route_of
 from oncegate.app.operators.records.records import WHY_NOT, resolution
-from oncegate.app.operators.records.resolving import report, resolve_and_report
+from oncegate.app.operators.records.resolving import resolve_and_report
+from oncegate.app.operators.showing import whole_record
 from oncegate.cache.record import State
 from oncegate.cache.transitions import Resolution, ResolveRequest
 
@@ -31,10 +32,9 @@ async def record(visit: Visit) -> Response:
 async def stored_response(visit: Visit) -> Response:
     """The stored response, which may hold what is secret: each look at it is a line of the audit log."""
     identifier = visit.request.path_params["id"]
-    shown = await visit.sources.records.show(identifier)
+    shown = await whole_record(visit.sources.records, visit.sources.audit, identifier, Author(visit.operator))
     if shown is None:
         raise PageRefused(404, _FOUND[404])
-    await report(visit.sources.audit, Author(visit.operator), f"record {identifier}", "its stored response shown")
     return await _page(visit, shown["response"])
 
 
@@ -65,7 +65,7 @@ async def resolve(visit: Visit) -> Response:
 
 async def _page(visit: Visit, response: dict[str, Any] | None = None) -> Response:
     identifier = visit.request.path_params["id"]
-    found = await visit.sources.records.show(identifier, response=False)
+    found = await visit.sources.records.show(identifier)
     if found is None:
         raise PageRefused(404, _FOUND[404])
     route = route_of(found, visit.sources.policy()["routes"])
@@ -114,7 +114,11 @@ def _as_text(response: dict[str, Any] | None) -> str:
     if body is None:
         return ""
     text = body if isinstance(body, str) else _json(body)
-    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}\n(cut off: `oncegate keys show` has all of it)"
+    return (
+        text
+        if len(text) <= MOST_SHOWN
+        else f"{text[:MOST_SHOWN]}\n(cut off: `oncegate keys show --response` has all of it)"
+    )
 
 
 def _json(value: Any) -> str:

@@ -59,7 +59,9 @@ class WholeRecord(RecordShape):
     fingerprint: Annotated[str, Field(pattern="^[0-9a-f]{32}$")] | Missing = Field(
         default=None, description="The digest of its method, path, query and payload, as a retry's must be"
     )
-    response: KeptResponse | None
+    response: KeptResponse | Missing | None = Field(
+        default=None, description="With response=true; null where none is kept"
+    )
 
 
 class RecordList(Sent):

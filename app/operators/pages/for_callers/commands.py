@@ -13,10 +13,13 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, HTTPException, Path, Request, Response
 
+from oncegate.app.operators.audit import Author
+from oncegate.app.operators.audit_lines import AuditLines
 from oncegate.app.operators.pages.bearer import Bearer
 from oncegate.app.operators.pages.described.command import CommandStatus
 from oncegate.app.operators.pages.described.document import PATTERN, Missing
 from oncegate.app.operators.pages.reply import NO_CACHE, answer, document, problem, unavailable
+from oncegate.app.operators.showing import report_response
 from oncegate.cache.backoff import Backoff
 from oncegate.cache.errors import CacheError, RecordUnreadable
 from oncegate.cache.record import Record, State, StoredResponse
@@ -95,7 +98,8 @@ class CommandStatuses:
     """The statuses of the commands in ``namespace``.
 
     ``policies`` are those of the asynchronous routes: their scopes identify a caller. ``consumers`` are those whose processing
-    is shown. ``rules`` bounds ``Prefer: wait``. ``operators`` may see all commands. While ``draining()`` is true, no request is
+    is shown. ``rules`` bounds ``Prefer: wait``. ``operators`` may see all commands; a result
+    that they see is reported to ``audit``. While ``draining()`` is true, no request is
     kept waiting.
     """
 
@@ -109,6 +113,7 @@ class CommandStatuses:
         rules: Policy,
         digests: Digests,
         operators: Bearer | None,
+        audit: AuditLines | None,
         tokens: Tokens | None,
         draining: Callable[[], bool],
     ) -> None:
@@ -121,6 +126,7 @@ class CommandStatuses:
         self._digests = digests
         self._nameless = scope_digests(None, digests)
         self._operators = operators
+        self._audit = audit
         self._draining = draining
         self.waiters = 0
 
@@ -132,7 +138,8 @@ class CommandStatuses:
     async def show(self, scope: Scope, receive: Receive, identifier: str) -> Response:
         """The status, to whom it belongs. Raises ``HTTPException`` (404), `CacheError`, and where a token would have to say who
         the caller is and doesn't hold, `CallerInvalid` or `CallerUnverifiable`."""
-        if not RECORD_ID.fullmatch(identifier) or not await self._may_see(scope, identifier):
+        operator = self._operators.brought(scope) if self._operators is not None else None
+        if not RECORD_ID.fullmatch(identifier) or not (operator or await self._may_see(scope, identifier)):
             raise HTTPException(404, _NO_COMMAND)
         key = key_of_id(self._namespace, identifier)
         claim = await self._cache.get(key)
@@ -151,11 +158,13 @@ class CommandStatuses:
                 execution = await self._ended(key, submission, receive, monotonic() + wait) or execution
             finally:
                 self.waiters -= 1
-        return document(describe(identifier, submission, execution), headers=applied)
+        members = describe(identifier, submission, execution)
+        if operator is not None and ("result" in members or "status" in members.get("error", {})):
+            await report_response(self._audit, Author(operator.name), identifier)
+        return document(members, headers=applied)
 
     async def _may_see(self, scope: Scope, identifier: str) -> bool:
-        if self._operators is not None and self._operators.brought(scope) is not None:
-            return True
+        """Whether it is the caller's, by its headers."""
         given = caller_of_id(identifier)
         refusal: Refusal | None = None
         for policy in self._scopes:

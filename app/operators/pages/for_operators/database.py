@@ -23,6 +23,7 @@ from oncegate.app.operators.pages.reply import (
     answer,
     document,
 )
+from oncegate.app.operators.showing import whole_message
 
 if TYPE_CHECKING:
     from oncegate.app.operators.database.database import OperatorsDatabase
@@ -134,12 +135,19 @@ async def retry_dead_messages(request: Request, given: models.Reasoned) -> Respo
 
 @outbox.get("/{id}", response_model=models.OutboxMessageShape, response_description="All that is known of it.")
 async def show_message(
+    request: Request,
     database: Ours,
     number: Number,
-    body: Annotated[bool, Query(description="With its key, its headers, and the beginning of its body.")] = False,
+    body: Annotated[
+        bool, Query(description="With its key, its headers, and the beginning of its body; the audit has who looked.")
+    ] = False,
 ) -> Response:
     """What waits to be published, and why does it?"""
-    return document(_there(await database.message(number, body=body), number))
+    if body:
+        shown = await whole_message(database, request.app.state.audit, number, author_of(request, ""))
+    else:
+        shown = await database.message(number)
+    return document(_there(shown, number))
 
 
 @outbox.post(

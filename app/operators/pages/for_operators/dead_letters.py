@@ -32,6 +32,7 @@ from oncegate.app.operators.pages.reply import (
     answer,
     document,
 )
+from oncegate.app.operators.showing import whole_command
 from oncegate.cache.redis.streams.entry_id import ENTRY_ID
 
 router = APIRouter(prefix="/dead-letters", tags=["operators"], responses=WRONG | NO_TOKEN | NO_CACHE)
@@ -138,12 +139,18 @@ def _by(request: Request, which: str, given: Change) -> tuple[AuditLines, str, A
     "/{id}", response_model=CommandShape, response_description="All that is known of the command.", responses=_ABSENT
 )
 async def show_dead_letter(
+    request: Request,
     commands: Ours,
     identifier: Identifier,
-    body: Annotated[bool, Query(description="With its key, its target's query and its payload.")] = False,
+    body: Annotated[
+        bool, Query(description="With its key, its target's query and its payload; the audit has who looked.")
+    ] = False,
 ) -> Response:
     """What became of a command, and why was it given up?"""
-    command = await commands.show(identifier, body=body)
+    if body:
+        command = await whole_command(commands, request.app.state.audit, identifier, author_of(request, ""))
+    else:
+        command = await commands.show(identifier)
     if command is None:
         raise HTTPException(404, "no such command: it was never accepted, or its time is over")
     return document(command)

@@ -38,6 +38,7 @@ from oncegate.app.operators.pages.reply import (
 from oncegate.app.operators.records.newest import MOST_SCANNED, Chosen, newest
 from oncegate.app.operators.records.records import MOST_LISTED, MOST_SECONDS, WHY_NOT, NotARecord, Records, resolution
 from oncegate.app.operators.records.resolving import resolve_and_report
+from oncegate.app.operators.showing import whole_record
 from oncegate.cache.record import State
 from oncegate.cache.transitions import Resolution, ResolveRequest
 from oncegate.middleware.outcome.responses import now_ms
@@ -114,11 +115,19 @@ async def find_records(records: Ours, which: Find) -> Response:
     response_description="All that is known of it.",
     responses=ABSENT | DAMAGED,
 )
-async def show_record(records: Ours, identifier: Identifier) -> Response:
+async def show_record(
+    request: Request,
+    records: Ours,
+    identifier: Identifier,
+    response: Annotated[bool, Query(description="With the stored response; the audit has who looked.")] = False,
+) -> Response:
     """What happened to a request?"""
     if identifier == "find":
         raise HTTPException(405, headers={"Allow": "POST"})
-    found = await records.show(identifier)
+    if response:
+        found = await whole_record(records, request.app.state.audit, identifier, author_of(request, ""))
+    else:
+        found = await records.show(identifier)
     return _not_written(Resolution.ABSENT) if found is None else document(found)
 
 

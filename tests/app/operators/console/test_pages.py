@@ -1,6 +1,6 @@
 """The console's pages, by a real gateway: what they show, what they do, and that all of it is text.
 
-Rules of docs/contract.md: R11.47, R11.50, R11.52, R11.53, R11.54.
+Rules of docs/contract.md: R11.47, R11.50, R11.52, R11.53, R11.54, R11.66.
 """
 
 import re
