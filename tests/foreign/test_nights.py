@@ -200,9 +200,7 @@ def test_a_caller_reuses_one_key_for_everything(
 
     night = Night(chrome.tab(scripts=scripts))
     night.log_in(f"{gateway.url}/_oncegate/console", TOKEN)
-    assert [(row["Route"], row["reused"]) for row in night.rows("By this gateway")] == [
-        ("/payments", str(REUSED - 1))
-    ]
+    assert [(row["Route"], row["reused"]) for row in night.rows("By this gateway")] == [("/payments", str(REUSED - 1))]
     night.click("Callers")
     (refused,) = night.rows("Those who were refused most often first")
     caller = refused["Caller's digest"]
