@@ -591,6 +591,7 @@ class CommandShape(_Sent):
     submission: dict[str, Any] | None
     execution: dict[str, Any] | None
     dead_letters: list[DeadLetter]
+    complete: bool = Field(description="Whether all dead letters were looked at for its own: the newest 10,000 are")
 
 
 class Discarded(_Sent):
@@ -662,7 +663,9 @@ class GroupChanged(_Sent):
 class RetriedList(_Sent):
     retried: list[Retried]
     unread: list[Position] = Field(description="Those that stay: their consumer reads the stream no more")
+    complete: bool = Field(description="Whether these are all of that id: the newest 10,000 dead letters are looked at")
 
 
 class DiscardedList(_Sent):
     discarded: list[Discarded]
+    complete: bool = Field(description="Whether these are all of that id: the newest 10,000 dead letters are looked at")
