@@ -61,7 +61,9 @@ async def test_every_id_that_a_page_shows_is_taken(operated: Operated, redis_ser
     assert all(page.status == 200 for page in pages)
     shown = {kind: {found for page in pages for found in re.findall(kind, page.text)} for kind in IDS}
     assert all(shown.values()), shown
-    ids = set[str]().union(*shown.values())
+    settings = await there.client.get("/_oncegate/settings/", headers={"authorization": f"Bearer {WRITER}"})
+    named = {each["name"] for each in settings.json()["settings"]}  # some names are as long as a digest
+    ids = set[str]().union(*shown.values()) - named
     assert {accepted, discarded, caller_of_id(accepted), "host/1"} <= ids
     for what in sorted(ids):
         page = await look_for(browser, what)
