@@ -16,7 +16,7 @@ from oncegate.app.settings.admin_tokens import AdminToken
 from testing.caller import Caller, fresh_key
 from testing.command_line import invoke, running
 from testing.gateway import DEADLINE, Gateway
-from testing.ledger import Ledger
+from testing.ledger import Ledger, Reply
 from testing.servers import RedisServer
 from testing.waiting import until
 from tests.system.conftest import Shared, Start
@@ -65,6 +65,13 @@ async def up(gateway: Gateway, count: int, within: float = DEADLINE) -> dict[str
     return found
 
 
+def figure(page: str, name: str) -> str:
+    """The figure under a name on a page."""
+    found = re.search(rf">{re.escape(name)}</a></dt><dd>([^<]*)</dd>", page)
+    assert found is not None, page
+    return found[1]
+
+
 async def metric(gateway: Gateway, route: str, decision: str) -> float:
     async with httpx.AsyncClient(timeout=DEADLINE, trust_env=False, verify=False) as client:
         text = (await client.get(f"{gateway.url}/_oncegate/metrics")).text
@@ -90,6 +97,7 @@ async def test_two_gateways_and_a_worker_are_seen_and_pages_agree_with_commands(
         assert all(each["silent_for"] <= TTL_MS / 1000 for each in found["processes"])
         assert found["differences"] == []  # a worker's settings are its own
         keys = [fresh_key() for _ in range(3)]
+        ledger.answer(keys[2], Reply(422))
         for gateway, key in ((one, keys[0]), (one, keys[0]), (other, keys[1]), (other, keys[0])):
             assert (await caller.post(gateway, key, "/paid")).status_code == 201
         assert (await caller.post(other, keys[2], "/later")).status_code == 202
@@ -122,15 +130,53 @@ async def test_two_gateways_and_a_worker_are_seen_and_pages_agree_with_commands(
         listing = open_page(one, cookie, "/records")[1]
         assert all(each["id"] in listing for each in records["records"])
         assert states <= {"succeeded", "in-flight"}
+
+        async def is_given_up() -> bool:
+            counts: dict[str, int] = (await by_command("commands", "list", *where))["counts"]
+            return counts["dead"] == 1
+
+        await until(is_given_up, "the command that its service refuses is a dead letter")
+        assert figure(open_page(one, cookie)[1], "Dead letters of commands") == "1"
+        (letter,) = (await by_command("commands", "list", *where))["dead_letters"]
+        (group,) = (await by_command("commands", "errors", *where))["groups"]
+        shown_by_error = open_page(one, cookie, f"/commands/error?stream=commands&group={group['group']}")[1]
+        assert all(each in shown_by_error for each in (letter["id"], letter["command"]))
         streams = await by_command("commands", "streams", *where)
         shown = (await over_http(one, "streams/"))["streams"]
         assert [each["stream"] for each in streams["streams"]] == [each["stream"] for each in shown] == ["commands"]
-        assert [each["dead"] for each in streams["streams"]] == [each["dead"] for each in shown]
+        assert [each["dead"] for each in streams["streams"]] == [each["dead"] for each in shown] == [1]
         assert await asyncio.to_thread(worker.stop) == 0
         assert len((await over_http(one, "processes/"))["processes"]) == 2  # at once
     other.terminate()
     assert other.exit_code() == 0
     assert names(await over_http(one, "processes/")) == [each for each in names(found) if each.endswith(f"/{one.pid}")]
+
+
+async def test_a_worker_that_was_killed_is_seen_until_its_time_is_over(
+    start: Start, ledger: Ledger, redis_server: RedisServer
+) -> None:
+    """Its end is as Redis has it: 30 s after it was last seen, which nobody puts off any more."""
+    namespace = fresh_key()
+    gateway = start(ledger.url, redis_server.url, namespace=namespace, admin_tokens=TOKENS, cache_timeout=10).ready()
+    where = ["--cache", redis_server.url, "--namespace", namespace]
+    ends = f"{{{namespace}:processes}}:ends"
+
+    def now_ms() -> int:
+        seconds, micros = map(int, redis_server.command("TIME"))
+        return seconds * 1000 + micros // 1000
+
+    with running("worker", *where, "--forward", ledger.url) as worker:
+        name = next(each["name"] for each in (await up(gateway, 2))["processes"] if each["kind"] == "worker")
+        worker.process.kill()
+        worker.process.wait()
+    end = int(redis_server.command("ZSCORE", ends, name))
+    assert end - now_ms() <= 30_000
+    assert name in names(await by_command("processes", *where)), "nobody knows yet that it is gone"
+    cookie = log_in(gateway)
+    assert name in open_page(gateway, cookie)[1]
+    redis_server.command("ZADD", ends, "XX", str(now_ms()), name)  # as if that time had come
+    assert name not in names(await by_command("processes", *where))
+    assert name not in open_page(gateway, cookie)[1]
 
 
 async def test_one_that_was_killed_goes_within_its_time_to_live(start: Start, ledger: Ledger, shared: Shared) -> None:

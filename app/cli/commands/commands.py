@@ -191,9 +191,9 @@ async def retry(
             done = await retry_all(found, audit_lines(found.cache, found.namespace), author(reason))
     else:
         done, missing = await _each_of(found, identifiers, reason, retries=True)
-    output({"retried": done.changed}, print_retried, as_json=as_json)
+    output({"retried": done.changed, "complete": done.complete}, print_retried, as_json=as_json)
     if missing:
-        end(f"no dead letter of {', '.join(missing)}", 1)
+        end(_none_of(missing, done), 1)
     if done.unread:
         ids = ", ".join(done.unread)
         end(f"left where they are, since their consumer reads the stream no more (start its worker first): {ids}", 1)
@@ -214,6 +214,7 @@ async def _each_of(
                 missing.append(identifier)
             all_done.changed += done.changed
             all_done.unread += done.unread
+            all_done.complete = all_done.complete and done.complete
     return all_done, missing
 
 
@@ -251,6 +252,12 @@ async def discard(
         await _all_of(found, group, reason, retries=False, as_json=as_json)
         return
     done, missing = await _each_of(found, identifiers, reason, retries=False)
-    output({"discarded": done.changed}, print_discarded, as_json=as_json)
+    output({"discarded": done.changed, "complete": done.complete}, print_discarded, as_json=as_json)
     if missing:
-        end(f"no dead letter of {', '.join(missing)}", 1)
+        end(_none_of(missing, done), 1)
+
+
+def _none_of(missing: list[str], done: "LetterChanges") -> str:
+    from oncegate.app.operators.letters.dead_letters import NOT_ALL
+
+    return f"no dead letter of {', '.join(missing)}{'' if done.complete else f' {NOT_ALL}'}"

@@ -66,6 +66,8 @@ def print_command(command: Members) -> None:
     lines.append((f"by {command['consumer']}", _execution(command["execution"])))
     for letter in command["dead_letters"]:
         lines += [("", ""), *_letter(letter)]
+    if not command["complete"]:
+        lines += [("", ""), ("others?", "not all dead letters were looked at, but the newest alone")]
     if command["dead_letters"]:
         lines += [("", ""), ("again?", to_paste(f"oncegate commands retry {command['dead_letters'][0]['id']}"))]
     print_details(lines)
@@ -73,6 +75,7 @@ def print_command(command: Members) -> None:
 
 def print_retried(done: Members) -> None:
     """Which dead letters were put back, and their new entries."""
+    _print_others(done)
     for each in done["retried"]:
         console().print(f"{each['id']} is {each['entry']} in the stream now", markup=False)
     console().print(f"{len(done['retried'])} to be processed again.", markup=False)
@@ -80,8 +83,14 @@ def print_retried(done: Members) -> None:
 
 def print_discarded(done: Members) -> None:
     """Which dead letters were discarded."""
+    _print_others(done)
     for each in done["discarded"]:
         console().print(f"{each['id']} is gone", markup=False)
+
+
+def _print_others(done: Members) -> None:
+    if not done["complete"]:
+        console().print("There may be others of that id: not all dead letters were looked at.", markup=False)
 
 
 def _letter(letter: Members) -> list[tuple[str, str]]:

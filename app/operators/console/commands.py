@@ -5,18 +5,22 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
+from oncegate.app.operators.audit import Author
 from oncegate.app.operators.console.frame import ConsolePage, PageRefused, Visit, below
 from oncegate.app.operators.letters.changes import change_group, change_letters
 from oncegate.app.operators.letters.dead_letters import Commands
 from oncegate.app.operators.letters.group import GROUP
 from oncegate.app.operators.letters.groups import by_error, letters_of
 from oncegate.app.operators.letters.streams import stream_state
+from oncegate.app.operators.showing import whole_command
 from oncegate.cache.errors import CacheError
 from oncegate.cache.redis.streams.entry_id import ENTRY_ID
 
 SCANNED: Final = 2000
 """Dead letters that are looked at for one page; the page says so."""
 LISTED: Final = 50
+MOST_SHOWN: Final = 64 * 1024
+"""Characters of a payload that a page shows."""
 _GONE: Final = "There is no such dead letter any more. Nothing was changed."
 _UNREAD: Final = "the consumer reads the stream no more. Start its worker first."
 
@@ -73,9 +77,25 @@ async def letter(visit: Visit) -> Response:
     stream, identifier = visit.query("stream"), _entry(visit.query("id"))
     async with _opened(visit, stream) as found:
         shown = await found.show(identifier)
+    return _letter(visit, stream, shown)
+
+
+async def payload(visit: Visit) -> Response:
+    """The same with its key and its payload, which may hold what is secret: each look at it is a line of the audit."""
+    stream, identifier = visit.form.get("stream", ""), _entry(visit.form.get("id", ""))
+    async with _opened(visit, stream) as found:
+        shown = await whole_command(found, visit.sources.audit, identifier, Author(visit.operator))
+    return _letter(visit, stream, shown)
+
+
+def _letter(visit: Visit, stream: str, shown: dict[str, Any] | None) -> Response:
     if shown is None or not shown["dead_letters"]:
         raise PageRefused(404, "There is no such dead letter: it was retried or discarded, or its time is over.")
-    return visit.page("dead-letter.html", "Dead letter", stream=stream, command=shown, letter=shown["dead_letters"][0])
+    one = shown["dead_letters"][0]
+    body = one.get("body", "")
+    if len(body) > MOST_SHOWN:
+        body = f"{body[:MOST_SHOWN]}\n(cut off: `oncegate commands show --body` has all of it)"
+    return visit.page("dead-letter.html", "Dead letter", stream=stream, command=shown, letter=one, body=body)
 
 
 async def change_letter(visit: Visit) -> Response:
@@ -124,4 +144,5 @@ PAGES = (
     ConsolePage("/commands/error", change_error, method="POST", changes=True),
     ConsolePage("/commands/letter", letter),
     ConsolePage("/commands/letter", change_letter, method="POST", changes=True),
+    ConsolePage("/commands/payload", payload, method="POST"),
 )

@@ -21,11 +21,12 @@ MOST_CHANGED: Final = 1000
 @dataclass(slots=True)
 class LetterChanges:
     """What came of a change: the letters that were changed, as `Commands.retry` and `Commands.discard` name them, and the ids of
-    those that are ``unread``, and stay: their consumer has no group.
+    those that are ``unread``, and stay: their consumer has no group. ``complete``: whether those were all that there are.
     """
 
     changed: list[dict[str, Any]] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
+    complete: bool = True
 
     async def make(self, commands: Commands, letters: AsyncIterable[Letter], author: Author, *, retries: bool) -> None:
         """Retry or discard ``letters``, each with its line of the log.
@@ -52,8 +53,10 @@ async def change_letters(
 
     Raises `oncegate.app.operators.letters.dead_letters.NotAnId`, `oncegate.cache.errors.CacheError`.
     """
-    letters = _each(await commands.find(identifier))
-    return await make_and_report(commands, audit, letters, author, identifier, retries=retries)
+    letters, are_all = await commands.find(identifier)
+    done = await make_and_report(commands, audit, _each(letters), author, identifier, retries=retries)
+    done.complete = are_all
+    return done
 
 
 async def change_group(

@@ -20,6 +20,7 @@ from oncegate.cache.redis.streams.commands import stream_client
 from oncegate.cache.redis.streams.encrypted import shown
 from oncegate.cache.redis.streams.entry_id import ENTRY_ID
 from oncegate.cache.redis.streams.letter import Death, number_of, text_of
+from oncegate.cache.redis.streams.progress import letter_heads
 from oncegate.cache.redis.streams.stream import CommandStream, PendingEntry
 from oncegate.cache.store import Cache
 from oncegate.middleware.outcome.instants import instant
@@ -27,6 +28,12 @@ from oncegate.middleware.outcome.results import read_error
 from oncegate.middleware.rules.keys.key import RECORD_ID, execution_key, key_of_id
 
 _AT_ONCE = 100
+MOST_SCANNED = 10_000
+"""Dead letters that one answer looks at where nothing else is said, the newest; a worker lets a stream have no more."""
+MOST_OF_ONE = 100
+"""Dead letters of one command, or of one entry, that are found."""
+NOT_ALL = f"among the newest {MOST_SCANNED:,}, and there are others: give the dead letter's own id"
+"""What is said where none was found, and not all were looked at."""
 SECONDS = 5.0
 """The time-out of a Redis for an operator, who has time; longer where ``cache_timeout`` is."""
 
@@ -149,6 +156,17 @@ class Commands:
                 return
             start = f"({some[-1][0]}"
 
+    async def heads(self) -> AsyncIterator[Letter]:
+        """The dead letters, the newest first: of what, and why, without what they hold."""
+        start = "+"
+        while True:
+            some = await letter_heads(self.stream, start, _AT_ONCE)
+            for letter in await self.shown(some):
+                yield letter
+            if len(some) < _AT_ONCE:
+                return
+            start = f"({some[-1][0]}"
+
     async def listing(self, *, after: str = "", limit: int = 100) -> dict[str, Any]:
         """At most ``limit`` dead letters behind ``after``, the oldest first, where to go on, and the `counts`."""
         letters: list[Letter] = []
@@ -160,17 +178,30 @@ class Commands:
             letters.append(letter)
         return {"dead_letters": [each.as_json() for each in letters], "counts": await self.counts(), "after": more}
 
-    async def find(self, identifier: str) -> list[Letter]:
-        """The dead letters of a command's id, of an entry's, or with that id themselves. Raises `NotAnId`."""
+    async def find(self, identifier: str) -> tuple[list[Letter], bool]:
+        """The dead letters of a command's id, of an entry's, or with that id themselves, the oldest first; and whether they are
+        all: nothing keeps them by command, so the newest `MOST_SCANNED` are looked at, until `MOST_OF_ONE` are found.
+
+        Raises `NotAnId`.
+        """
         if ENTRY_ID.fullmatch(identifier):
             some = await self.stream.letters(identifier, identifier, 1)
             if some:
-                return [await self._letter(entry, fields) for entry, fields in some]
+                return await self.shown(some), True
         elif not RECORD_ID.fullmatch(identifier):
             raise NotAnId(
                 "an id is that of a command (two digests with a colon between), or of an entry: 1795281703248-0"
             )
-        return [letter async for letter in self.letters() if identifier in (letter.command, letter.entry)]
+        found, scanned, are_all = list[str](), 0, True
+        async for letter in self.heads():
+            if scanned == MOST_SCANNED or len(found) == MOST_OF_ONE:
+                are_all = False
+                break
+            scanned += 1
+            if identifier in (letter.command, letter.entry):
+                found.append(letter.id)
+        whole = [each for one in reversed(found) for each in await self.stream.letters(one, one, 1)]
+        return await self.shown(whole), are_all
 
     async def pending(self, limit: int) -> list[dict[str, Any]]:
         """The entries that workers hold, executed now or waiting to be tried again; at most ``limit``, the oldest first."""
@@ -194,9 +225,10 @@ class Commands:
     async def show(self, identifier: str, *, body: bool = False) -> dict[str, Any] | None:
         """All that is known of a command, by its id, or that of an entry; ``None`` where nothing is. Raises `NotAnId`.
 
-        With ``body``: for `oncegate.app.operators.showing.whole_command`, which reports it.
+        ``complete``: whether all of its dead letters are there (see `find`). With ``body``: for
+        `oncegate.app.operators.showing.whole_command`, which reports it.
         """
-        letters = await self.find(identifier)
+        letters, are_all = await self.find(identifier)
         if letters:
             letter = letters[0]
         elif ENTRY_ID.fullmatch(identifier):
@@ -215,6 +247,7 @@ class Commands:
             "submission": submission,
             "execution": execution,
             "dead_letters": [letter.as_json(body=body) for letter in letters],
+            "complete": are_all,
         }
 
     async def accepted(self, command: str) -> Letter:

@@ -5,19 +5,14 @@ and ids alone are one group; its name is a digest of what its letters have in co
 """
 
 import re
-from collections.abc import AsyncIterator
 from typing import Any, Final
 
-from oncegate.app.operators.letters.dead_letters import Commands, Letter
+from oncegate.app.operators.letters.dead_letters import MOST_SCANNED, Commands, Letter
 from oncegate.app.operators.letters.group import LetterGroup
 from oncegate.cache.redis.streams.letter import Death
-from oncegate.cache.redis.streams.progress import letter_heads
 
-MOST_SCANNED: Final = 10_000
-"""Dead letters that one answer looks at where nothing else is said."""
 MOST_GROUPS: Final = 100
 """Groups that are told apart; the rest is counted together."""
-_STEP: Final = 100
 _MOST_TEXT: Final = 200
 _VARIES: Final = re.compile(r"\b(?=[0-9a-fA-F-]*[0-9])[0-9a-fA-F-]{8,}\b|[0-9]+")
 """Numbers, and what looks like an id."""
@@ -40,7 +35,7 @@ async def by_error(commands: Commands, *, most: int = MOST_SCANNED) -> dict[str,
     """
     groups: dict[tuple[str, str, str], LetterGroup] = {}
     scanned, others, is_complete = 0, 0, True
-    async for letter in newest_letters(commands):
+    async for letter in commands.heads():
         if scanned == most:
             is_complete = False
             break
@@ -70,25 +65,13 @@ async def letters_of(commands: Commands, group: str, limit: int) -> tuple[list[L
     """
     letters: list[Letter] = []
     scanned = 0
-    async for letter in newest_letters(commands):
+    async for letter in commands.heads():
         if len(letters) == limit or scanned == MOST_SCANNED:
             return letters, True
         scanned += 1
         if group_of(letter).id == group:
             letters.append(letter)
     return letters, False
-
-
-async def newest_letters(commands: Commands) -> AsyncIterator[Letter]:
-    """The heads of dead letters, the newest first."""
-    start = "+"
-    while True:
-        some = await letter_heads(commands.stream, start, _STEP)
-        for letter in await commands.shown(some):
-            yield letter
-        if len(some) < _STEP:
-            return
-        start = f"({some[-1][0]}"
 
 
 def _add(group: LetterGroup, letter: Letter) -> None:

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from oncegate.app.operators.letters.dead_letters import Commands, Letter
 from oncegate.app.operators.letters.group import GROUP
-from oncegate.app.operators.letters.groups import group_of, newest_letters
+from oncegate.app.operators.letters.groups import group_of
 from oncegate.cache.record import State
 from oncegate.cache.redis.streams.entry_id import ENTRY_ID
 from oncegate.middleware.rules.keys.key import RECORD_ID
@@ -23,7 +23,7 @@ async def letters_like(
     """The newest letters that are ``wanted``, `MOST_LETTERS` at most; and whether all there are were looked at."""
     found: list[Letter] = []
     scanned = 0
-    async for letter in newest_letters(commands):
+    async for letter in commands.heads():
         if scanned == most or len(found) == MOST_LETTERS:
             return found, False
         scanned += 1

@@ -3,13 +3,17 @@
 Rules of docs/contract.md: R11.8, R11.18, R11.19, R11.22.
 """
 
+import asyncio
+import json
 import logging
 from typing import Any
 
 import httpx
 import pytest
 
+from oncegate.app.operators import dead_letters
 from oncegate.cache.redis.streams.stream import Command, dead_letters_key, stream_key
+from testing.command_line import invoke
 from testing.servers import RedisServer
 from tests.app.described import as_described
 from tests.app.submitted import ALICE, TOKEN, Submitted, serving
@@ -224,3 +228,49 @@ async def test_who_retried_and_discarded_what_is_listed(letters: Letters) -> Non
         (f"1 dead letters of {discarded}", "discarded", "a test"),
         (f"1 dead letters of {retried}", "retried", "the account is there now"),
     ]
+
+
+@pytest.mark.parametrize("by_way_of", ["gateway", "command line"])
+async def test_of_many_dead_letters_the_newest_are_looked_at_for_a_command_and_that_is_said(
+    letters: Letters,
+    submitted: Submitted,
+    redis_server: RedisServer,
+    monkeypatch: pytest.MonkeyPatch,
+    by_way_of: str,
+) -> None:
+    monkeypatch.setattr(dead_letters, "MOST_SCANNED", 3)
+    letters.has_a_reader()
+    old = letters.add(COMMAND)
+    newer = [letters.add(f"{number:020d}:{'d' * 20}") for number in range(3)]
+    where = ["--cache", redis_server.url, "--namespace", submitted.namespace, "--consumer", "billing", "--json"]
+
+    async def changed(what: str, identifier: str) -> Any:
+        """The answer; where there is none, why."""
+        if by_way_of == "gateway":
+            path = f"{LETTERS}{identifier}/{what}?stream=commands"
+            answer = as_described(await submitted.client.post(path, headers=OPERATOR)).json()
+            return answer.get("detail", answer)
+        done = await asyncio.to_thread(invoke, "commands", what, identifier, *where, ONCEGATE_CACHE_TIMEOUT="10")
+        return done.stderr if done.returncode else json.loads(done.stdout)
+
+    for what in ("retry", "discard"):
+        assert "and there are others: give the dead letter's own id" in await changed(what, COMMAND)
+    if by_way_of == "gateway":
+        shown = await letters.get(f"{0:020d}:{'d' * 20}", stream="commands")
+        assert ([each["id"] for each in shown["dead_letters"]], shown["complete"]) == ([newer[0]], False)
+        assert shown["dead_letters"][0]["bytes"] == len(b'{"secret": 1}')
+    done = await changed("discard", f"{0:020d}:{'d' * 20}")
+    assert ([each["id"] for each in done["discarded"]], done["complete"]) == ([newer[0]], False)
+    done = await changed("retry", old)
+    assert ([each["id"] for each in done["retried"]], done["complete"]) == ([old], True)
+    done = await changed("retry", f"{2:020d}:{'d' * 20}")
+    assert ([each["id"] for each in done["retried"]], done["complete"]) == ([newer[2]], True), "those are all now"
+
+
+async def test_of_one_command_s_many_dead_letters_some_are_found_and_that_is_said(
+    letters: Letters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dead_letters, "MOST_OF_ONE", 2)
+    ids = [letters.add(COMMAND) for _ in range(3)]
+    shown = await letters.get(COMMAND, stream="commands")
+    assert ([each["id"] for each in shown["dead_letters"]], shown["complete"]) == (ids[1:], False)

@@ -119,3 +119,25 @@ async def test_a_limit_shows_the_first_and_counts_the_others(clock: Clock) -> No
         refuse(counted, number, number)
     found = await counted.listing(1, 2)
     assert (counts(found), found["refused"], found["others"]) == ({digest(5): 5, digest(4): 4}, 15, 6)
+
+
+async def test_who_comes_late_and_then_often_is_not_driven_out_by_strangers(clock: Clock) -> None:
+    """A newcomer goes on from the rank of the row that it takes."""
+    counted = made()
+    for number in range(ROWS):
+        refuse(counted, 1_000 + number, 5)
+    for stranger in range(ROWS // 2):
+        refuse(counted, 1)
+        refuse(counted, 1_000_000 + stranger)
+    clock.now += 1
+    assert counts(await counted.listing(1, 1)) == {digest(1): ROWS // 2}
+
+
+async def test_who_reads_while_a_row_changes_hands_takes_no_count_for_another_one_s(clock: Clock) -> None:
+    """Other workers read the memory as it is: the last one's count is gone before the newcomer's digest is written."""
+    counted = made()
+    for number in range(ROWS):
+        refuse(counted, 1_000 + number, 1 if number == 7 else 3)
+    row = counted._row_for(RefusalRow(digest(1), 0, REUSED))
+    found = list(counted._read(counted._table(counted._minute)))
+    assert (row, found[row][2], len(found)) == (7, 0, ROWS)

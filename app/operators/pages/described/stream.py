@@ -58,6 +58,7 @@ class CommandShape(Sent):
     submission: dict[str, Any] | None
     execution: dict[str, Any] | None
     dead_letters: list[DeadLetter]
+    complete: bool = Field(description="Whether all dead letters were looked at for its own: the newest 10,000 are")
 
 
 class Discarded(Sent):
@@ -72,10 +73,12 @@ class Retried(Discarded):
 class RetriedList(Sent):
     retried: list[Retried]
     unread: list[Position] = Field(description="Those that stay: their consumer reads the stream no more")
+    complete: bool = Field(description="Whether these are all of that id: the newest 10,000 dead letters are looked at")
 
 
 class DiscardedList(Sent):
     discarded: list[Discarded]
+    complete: bool = Field(description="Whether these are all of that id: the newest 10,000 dead letters are looked at")
 
 
 LetterGroupId = Annotated[str, Field(pattern=f"^{GROUP.pattern}$")]

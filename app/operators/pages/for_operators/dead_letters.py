@@ -7,9 +7,9 @@ from fastapi import APIRouter, Depends, HTTPException, Path, Query, Request, Res
 
 from oncegate.app.operators.audit import Author
 from oncegate.app.operators.audit_lines import AuditLines
-from oncegate.app.operators.letters.changes import change_group, change_letters
-from oncegate.app.operators.letters.dead_letters import Commands, NotAnId, OpenCommands
-from oncegate.app.operators.letters.groups import MOST_SCANNED, by_error
+from oncegate.app.operators.letters.changes import LetterChanges, change_group, change_letters
+from oncegate.app.operators.letters.dead_letters import MOST_SCANNED, NOT_ALL, Commands, NotAnId, OpenCommands
+from oncegate.app.operators.letters.groups import by_error
 from oncegate.app.operators.pages.described.document import Change, Missing
 from oncegate.app.operators.pages.described.stream import (
     CommandShape,
@@ -168,8 +168,8 @@ async def retry_dead_letter(
     """Have a command processed again: as many attempts as a new one has, by the consumer that gave it up."""
     done = await change_letters(commands, *_by(request, identifier, given), retries=True)
     if not done.changed:
-        raise HTTPException(409, _GONE_CONSUMER) if done.unread else HTTPException(404, _NO_LETTER)
-    return document({"retried": done.changed, "unread": done.unread})
+        raise HTTPException(409, _GONE_CONSUMER) if done.unread else _no_letter(done)
+    return document({"retried": done.changed, "unread": done.unread, "complete": done.complete})
 
 
 @router.post(
@@ -184,5 +184,9 @@ async def discard_dead_letter(
     """Take dead letters away for good: what they hold is gone. Their commands' records stay as they are."""
     done = await change_letters(commands, *_by(request, identifier, given), retries=False)
     if not done.changed:
-        raise HTTPException(404, _NO_LETTER)
-    return document({"discarded": done.changed})
+        raise _no_letter(done)
+    return document({"discarded": done.changed, "complete": done.complete})
+
+
+def _no_letter(done: LetterChanges) -> HTTPException:
+    return HTTPException(404, _NO_LETTER if done.complete else f"{_NO_LETTER} {NOT_ALL}")

@@ -1,6 +1,6 @@
 """The console's commands: how far consumers are, and dead letters retried or discarded with a reason, by who may.
 
-Rules of docs/contract.md: R11.43.
+Rules of docs/contract.md: R11.43, R11.66.
 """
 
 from collections.abc import AsyncIterator
@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from oncegate.app.operators.console import commands
 from oncegate.app.settings.admin_tokens import AdminToken
 from testing.servers import RedisServer
 from tests.app.operators.console.browsing import CONSOLE, READER, WRITER, Browsed, Browser, Form
@@ -67,10 +68,39 @@ async def test_streams_and_errors_are_shown_and_lead_to_each_command(operated: O
     one = await browser.open(next(link for link in error.links() if "/commands/letter?" in link))
     assert "no account 2" in one.text
     assert f"{CONSOLE}/records/{command(2)}" in one.links()
-    assert "secret" not in one.answer.text  # neither its key nor its payload, nor its target's query
+    for hidden in ("secret-key", '"secret"', "&#34;secret", "token=secret"):  # its key, its payload, its target's query
+        assert hidden not in one.answer.text
     for page in (error, one):
         assert "Your token is for reading" in page.text
-        assert [form.action for form in page.forms] == [f"{CONSOLE}/log-out"]
+    assert [form.action for form in error.forms] == [f"{CONSOLE}/log-out"]
+    assert [form.action for form in one.forms] == [f"{CONSOLE}/log-out", f"{CONSOLE}/commands/payload"]
+
+
+async def test_a_payload_is_shown_on_a_click_alone_and_each_click_is_audited(
+    operated: Operated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    browser, letters = operated.browser, operated.letters
+    await browser.log_in(READER)
+    identifier = letters.add(command(1), others={b"key": HOSTILE.encode(), b"body": f'{{"to": "{HOSTILE}"}}'.encode()})
+    page = await browser.open(f"/commands/letter?stream=commands&id={identifier}")
+    assert HOSTILE not in page.text
+    assert (await browser.open("/commands/payload")).status == 405
+    for number in (1, 2):
+        shown = await browser.send(page.form("/commands/payload"))
+        assert (shown.text.count(HOSTILE), "<img" in shown.answer.text) == (2, False)
+        assert "/reports?token=secret" in shown.text
+        assert await operated.audit() == [("rita", "its key and payload shown", "")] * number
+    form = page.form("/commands/payload")
+    forged = Form(form.action, form.method, form.fields | {"form": "forged"})
+    assert (await browser.send(forged)).status == 403
+    assert len(await operated.audit()) == 2
+    monkeypatch.setattr(commands, "MOST_SHOWN", 4)
+    cut = await browser.send(form)
+    assert (cut.text.count(HOSTILE), "cut off" in cut.text) == (1, True)
+    letters.has_a_reader()
+    await letters.post(f"{identifier}/discard")
+    gone = await browser.send(form)
+    assert (gone.status, len(await operated.audit())) == (404, 4)
 
 
 @pytest.mark.parametrize("do", ["retry", "discard"])

@@ -1,0 +1,50 @@
+"""Each form that the console has, as its own table of pages has them: forged, from elsewhere, and by a token that reads.
+
+Rules of docs/contract.md: R11.52.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from oncegate.app.operators.console import all_unknown, commands, find, order, outbox, projections, record
+from oncegate.app.settings.admin_tokens import AdminToken
+from testing.servers import RedisServer
+from tests.app.operators.console.browsing import CONSOLE, READER, WRITER, Browser, Form
+from tests.app.submitted import serving
+
+TOKENS = [AdminToken.of("rita", READER, writes=False).setting(), AdminToken.of("will", WRITER).setting()]
+TABLES = (find, record, all_unknown, commands, order, outbox, projections)
+POSTED = [page for table in TABLES for page in table.PAGES if page.method == "POST"]
+
+
+def test_no_table_of_pages_with_forms_is_left_out() -> None:
+    folder = Path(record.__file__).parent
+    posts = {path.stem for path in folder.glob("*.py") if 'method="POST"' in path.read_text("utf-8")}
+    assert posts == {table.__name__.rpartition(".")[2] for table in TABLES}
+
+
+async def test_each_is_refused_where_it_is_forged_or_foreign_and_a_change_to_a_token_that_reads(
+    redis_server: RedisServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert sum(page.changes for page in POSTED) >= 7
+    async with serving(redis_server, admin_tokens=TOKENS, ops_database=f"sqlite:///{tmp_path}/shop.db") as there:
+        browser = Browser(there.client)
+        for token in (WRITER, READER):
+            browser.client.cookies.clear()
+            own = (await browser.log_in(token)).form("/log-out").fields["form"]
+            caplog.clear()
+            for page in POSTED:
+                where = CONSOLE + page.path.replace("{id}", f"{'a' * 20}:{'b' * 20}")
+                form = Form(where, "post", {"form": own, "do": "discard", "as": "failed", "reason": "x", "what": "x"})
+                for other in ("", "0" * 64, own[:-1] + ("0" if own[-1] != "0" else "1")):
+                    forged = Form(where, "post", form.fields | {"form": other})
+                    assert (await browser.send(forged)).status == 403, page
+                for headers in ({"sec-fetch-site": "cross-site"}, {"sec-fetch-site": "same-site", "origin": "null"}):
+                    assert (await browser.send(form, headers)).status == 403, page
+                if page.changes and token == READER:
+                    refused = await browser.send(form)
+                    assert (refused.status, "is for reading" in refused.text) == (403, True), page
+                elif page.changes:  # it is its own token that lets it in: what is not there is another answer
+                    assert (await browser.send(form)).status != 403, page
+            assert [each.getMessage() for each in caplog.records if each.name == "oncegate.audit"] == []
