@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from oncegate.app.operators import dead_letters
+from oncegate.app.operators.letters import dead_letters
 from oncegate.cache.redis.streams.stream import Command, dead_letters_key, stream_key
 from testing.command_line import invoke
 from testing.servers import RedisServer

@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from oncegate.app.operators.console import all_unknown, commands, find, order, outbox, projections, record
+from oncegate.app.operators import console
+from oncegate.app.operators.console import commands
+from oncegate.app.operators.console.database import order, outbox, projections
+from oncegate.app.operators.console.records import all_unknown, find, record
 from oncegate.app.settings.admin_tokens import AdminToken
 from testing.servers import RedisServer
 from tests.app.operators.console.browsing import CONSOLE, READER, WRITER, Browser, Form
@@ -19,8 +22,8 @@ POSTED = [page for table in TABLES for page in table.PAGES if page.method == "PO
 
 
 def test_no_table_of_pages_with_forms_is_left_out() -> None:
-    folder = Path(record.__file__).parent
-    posts = {path.stem for path in folder.glob("*.py") if 'method="POST"' in path.read_text("utf-8")}
+    folder = Path(*console.__path__)
+    posts = {path.stem for path in folder.rglob("*.py") if 'method="POST"' in path.read_text("utf-8")}
     assert posts == {table.__name__.rpartition(".")[2] for table in TABLES}
 
 
