@@ -10,7 +10,7 @@ from oncegate.middleware.outcome.problems import KINDS
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "problems.md"
-TEXTS = ROOT / "app" / "operators" / "pages" / "problem_texts.py"
+TEXTS = ROOT / "app" / "operators" / "pages" / "for_callers" / "problem_texts.py"
 BEGIN, END = "| slug | status | title | retryable |\n| --- | --- | --- | --- |\n", "\n## Retry layers"
 HEAD = '''"""What docs/problems.md says of each problem. Written by scripts/docs: change it there."""
 
