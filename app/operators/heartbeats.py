@@ -161,7 +161,7 @@ def _read(kept: KeptProcess, at: int) -> dict[str, Any] | None:
         ttl, started = members["ttl"], members["started"]
         if not texts["name"] or type(started) is not int or type(ttl) is not int or not 0 < ttl < _AHEAD_MS:
             return None
-        silent = max(0, ttl - kept.remaining_ms)
+        silent = min(max(0, ttl - kept.remaining_ms), max(0, at - started))  # its cache rounds, too
         row = texts | {"started": instant(started), "last_seen": instant(at - silent), "silent_for": silent / 1000}
         return row | {"decisions": _decisions(members["decisions"]) if "decisions" in members else None}
     except (orjson.JSONDecodeError, LookupError, TypeError, ValueError, AttributeError):

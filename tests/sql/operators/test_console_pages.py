@@ -195,4 +195,4 @@ async def test_without_a_database_there_is_no_such_page() -> None:
         assert "Aggregates that wait" not in page.text
         for path in MENU:
             assert (await there.browser.open(path)).status == 404
-        assert "an aggregate" not in (await there.browser.open("/find")).text
+        assert "an outbox message" not in (await there.browser.open("/find")).text

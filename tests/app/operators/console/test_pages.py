@@ -13,6 +13,7 @@ from urllib.parse import quote
 import orjson
 import pytest
 
+from oncegate.app.operators import console
 from oncegate.app.operators.console.frame import Templates
 from oncegate.app.operators.console.records import record as record_page
 from oncegate.app.operators.console.records import unknown as unknown_page
@@ -361,7 +362,7 @@ async def test_a_notice_of_somebody_else_s_is_not_shown() -> None:
 
 
 def test_no_template_says_that_something_is_markup() -> None:
-    folder = Path(record_page.__file__).parent
+    folder = Path(*console.__path__)
     texts = {path.name: path.read_text("utf-8") for path in (folder / "templates").iterdir()}
     assert len(texts) > 8
     for name, text in texts.items():
