@@ -7,9 +7,9 @@ from fastapi import APIRouter, Depends, HTTPException, Path, Query, Request, Res
 
 from oncegate.app.operators.audit import Author
 from oncegate.app.operators.audit_lines import AuditLines
-from oncegate.app.operators.dead_letters import NOT_ALL, Commands, NotAnId, OpenCommands
+from oncegate.app.operators.dead_letters import MOST_SCANNED, NOT_ALL, Commands, NotAnId, OpenCommands
 from oncegate.app.operators.letter_changes import LetterChanges, change_group, change_letters
-from oncegate.app.operators.letter_groups import MOST_SCANNED, by_error
+from oncegate.app.operators.letter_groups import by_error
 from oncegate.app.operators.pages.models import (
     Change,
     CommandShape,
