@@ -8,7 +8,9 @@ import json
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -20,6 +22,7 @@ from testing.gateway import DEADLINE, Gateway
 from testing.ledger import Ledger, Reply
 from testing.servers import RedisServer
 from testing.waiting import wait_until
+from tests.app.operators.test_dead_letters import COMMAND, Letters
 from tests.foreign.chrome import Chrome, Tab
 from tests.foreign.conftest import fetched_or_skipped
 from tests.sql.handlers.parking import sweep
@@ -32,6 +35,8 @@ WRITER, READER = "oncegate-a-token-that-changes", "oncegate-a-token-that-reads"
 TOKENS = [AdminToken.of("rita", READER, writes=False).setting(), AdminToken.of("will", WRITER).setting()]
 HOSTILE = "<script>alert(1)</script>\"><img src=x onerror=alert(1)><svg onload=alert(1)>'"
 PAGES = ("", "/find", "/records", "/unknown", "/unknown/all", "/commands", "/callers", "/routes", "/audit")
+ODD = "/odd&amp;'*"
+"""A route whose pattern reads otherwise where it is taken for markup."""
 OF_DATABASE = ("/order", "/outbox", "/outbox?held=1", "/outbox/1", "/projections", "/projections/balance.v1")
 
 
@@ -61,7 +66,21 @@ def _create(table: Any, session: Any) -> None:
 
 
 @pytest.fixture(scope="module")
-def gateway(start: Start, ledger: Ledger, redis_server: RedisServer, shop: SyncPlace) -> Gateway:
+def namespace() -> str:
+    return fresh_key()
+
+
+@pytest.fixture(scope="module")
+def letter(gateway: Gateway, redis_server: RedisServer, namespace: str) -> str:
+    """The id of a dead letter, of which all that a client, a handler or a worker gives is hostile."""
+    there: Any = SimpleNamespace(client=None, namespace=namespace)
+    names = ("key", "target", "route", "aggregate", "body", "correlation", "dead.error", "dead.error_type")
+    others = {name.encode(): HOSTILE.encode() for name in (*names, "dead.worker", "dead.reason", "retried")}
+    return Letters(there, redis_server).add(COMMAND, consumer=HOSTILE, others=others | {b"sequence": b"1"})
+
+
+@pytest.fixture(scope="module")
+def gateway(start: Start, ledger: Ledger, redis_server: RedisServer, shop: SyncPlace, namespace: str) -> Gateway:
     """One with records of each state, of which some hold what a page must not take for markup."""
     held = (("content-type", "text/html"), ("x-note", HOSTILE))
     ledger.answer("/paid", Reply(201, held, HOSTILE.encode()))
@@ -69,7 +88,7 @@ def gateway(start: Start, ledger: Ledger, redis_server: RedisServer, shop: SyncP
     return start(
         ledger.url,
         redis_server.url,
-        namespace=fresh_key(),
+        namespace=namespace,
         admin_tokens=TOKENS,
         ops_database=shop.url,
         routes=[
@@ -78,13 +97,20 @@ def gateway(start: Start, ledger: Ledger, redis_server: RedisServer, shop: SyncP
             {"path": "/failed"},
             {"path": "/lost*"},
             {"path": "/never&amp;'\"*"},
+            {"path": ODD},
         ],
     ).ready()
 
 
-def send(gateway: Gateway, path: str, key: str) -> httpx.Response:
+def send(gateway: Gateway, path: str, key: str, body: bytes = b"a") -> httpx.Response:
     headers = {"idempotency-key": key, "authorization": "Bearer a"}
-    return httpx.post(gateway.url + path, headers=headers, content=b"a", timeout=DEADLINE)
+    return httpx.post(gateway.url + path, headers=headers, content=body, timeout=DEADLINE)
+
+
+def reuse(gateway: Gateway) -> None:
+    """A caller who reuses a key, at the odd route."""
+    key = fresh_key()
+    assert [send(gateway, "/odd&amp;'s", key, body).status_code for body in (b"1", b"2")] == [201, 422]
 
 
 def unknown(gateway: Gateway, ledger: Ledger) -> str:
@@ -114,6 +140,13 @@ def aggregate(tab: Tab, gateway: Gateway, name: str) -> str:
     return str(tab.run(link)).removeprefix(address(gateway))
 
 
+def linked(tab: Tab, gateway: Gateway, path: str, part: str) -> str:
+    """The first address on a page that has this in it, below the console."""
+    tab.open(address(gateway, path))
+    link = f"[...document.querySelectorAll('main a')].find(e => e.href.includes({json.dumps(part)})).href"
+    return str(tab.run(link)).removeprefix(address(gateway))
+
+
 def fits(tab: Tab) -> bool:
     """Whether nothing is wider than the window: what is wide scrolls by itself."""
     return bool(tab.run("document.documentElement.scrollWidth <= window.innerWidth"))
@@ -131,7 +164,7 @@ def fits(tab: Tab) -> bool:
     ],
 )
 def test_each_page_fits_and_has_no_fault_of_axe(
-    chrome: Chrome, gateway: Gateway, ledger: Ledger, width: int, dark: bool, scripts: bool
+    chrome: Chrome, gateway: Gateway, ledger: Ledger, letter: str, width: int, dark: bool, scripts: bool
 ) -> None:
     axe = (Path(fetched_or_skipped("node-clients")) / "node_modules/axe-core/axe.min.js").read_text("utf-8")
     identifier = unknown(gateway, ledger)
@@ -141,10 +174,23 @@ def test_each_page_fits_and_has_no_fault_of_axe(
     tab.fill("#token", WRITER)
     tab.click("main button")
     waiting = aggregate(tab, gateway, "keyboard")
-    for path in (*PAGES, *OF_DATABASE, waiting, f"/records/{identifier}", "/nowhere"):
+    error = linked(tab, gateway, "/commands", "/commands/error?")
+    reuse(gateway)
+    one = f"/commands/letter?stream=commands&id={letter}"
+    for path in (*PAGES, *OF_DATABASE, waiting, f"/records/{identifier}", error, one, "/nowhere"):
         tab.open(address(gateway, path))
         assert fits(tab), path
         found[path] = faults(tab, axe)
+        if path == "/callers":
+            assert ODD in tab.run("document.querySelector('main table').textContent")
+        if path == one:
+            tab.click("form[action$='/commands/payload'] button")
+            found["payload"] = faults(tab, axe)
+            assert fits(tab), "a payload"
+    for what in (HOSTILE, "nobody's"):
+        look_for(tab, gateway, what)
+        assert fits(tab), what
+        found[f"found: {what}"] = faults(tab, axe)
     assert {path: each for path, each in found.items() if each} == {}
     ground = tab.run("getComputedStyle(document.body).backgroundColor")
     assert ground == ("rgb(13, 17, 23)" if dark else "rgb(255, 255, 255)")
@@ -214,14 +260,18 @@ def test_a_number_that_never_comes_is_skipped_by_the_keyboard_alone(
     assert tab.wrong() == []
 
 
-def test_what_others_have_written_runs_nowhere(chrome: Chrome, gateway: Gateway) -> None:
+def look_for(tab: Tab, gateway: Gateway, what: str) -> None:
+    tab.open(address(gateway, "/find"))
+    tab.fill("#what", what)
+    tab.click("main button")
+
+
+def test_what_others_have_written_runs_nowhere(chrome: Chrome, gateway: Gateway, letter: str) -> None:
     tab = logged_in(chrome, gateway)
     key = fresh_key()
     for path in ("/paid", "/failed"):
         assert send(gateway, path, f"{key}{path}").status_code in (201, 500)
-        tab.open(address(gateway, "/find"))
-        tab.fill("#what", f"{key}{path}")
-        tab.click("main button")
+        look_for(tab, gateway, f"{key}{path}")
         tab.click("form[action$='/response'] button")
         shown = tab.run("[...document.querySelectorAll('#response ~ pre, section pre')].map(e => e.textContent).join()")
         assert shown.count(HOSTILE) == 2
@@ -230,8 +280,26 @@ def test_what_others_have_written_runs_nowhere(chrome: Chrome, gateway: Gateway)
         tab.open(address(gateway, path))
         assert path.startswith("/projections") or HOSTILE in tab.run("document.querySelector('main').textContent")
         assert tab.run("document.querySelectorAll('main img, main script, main svg').length") == 0, path
-    for path in ("/routes", "/audit?operator=" + HOSTILE, "/unknown?route=" + HOSTILE, "/records?route=" + HOSTILE):
+    one = f"/commands/letter?stream=commands&id={letter}"
+    for path in ("/commands", linked(tab, gateway, "/commands", "/commands/error?"), one):
         tab.open(address(gateway, path))
+        assert HOSTILE in tab.run("document.querySelector('main').textContent"), path
+        assert tab.run("document.querySelectorAll('main img, main script, main svg').length") == 0, path
+    tab.click("form[action$='/commands/payload'] button")
+    held = tab.run("[...document.querySelectorAll('#payload ~ dl dd, #payload ~ pre')].map(e => e.textContent)")
+    assert held == [HOSTILE] * 3
+    assert tab.run("document.querySelectorAll('main img, main script, main svg').length") == 0
+    look_for(tab, gateway, HOSTILE)
+    links = tab.run("[...document.querySelectorAll('main li a')].map(e => e.textContent)")
+    assert f"a dead letter of commands, about {HOSTILE}" in links
+    assert tab.run("document.querySelectorAll('main img, main script, main svg').length") == 0
+    reuse(gateway)
+    for path in ("/callers", "/routes"):
+        tab.open(address(gateway, path))
+        assert ODD in tab.run("document.querySelector('main').textContent"), path
+    query = quote(HOSTILE)
+    for path in ("/audit?operator=", "/unknown?route=", "/unknown/all?route=", "/records?route=", "/callers?minutes="):
+        tab.open(address(gateway, path + query))
         assert tab.run("document.querySelectorAll('main img, main script, main svg:not(.drawing)').length") == 0, path
     assert tab.wrong() == []
 
