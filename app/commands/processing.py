@@ -42,13 +42,14 @@ class Disposition:
 
     ``again`` is the seconds until it is to be processed again; ``None``: it is done with, and ``death``, where there is one,
     holds the dead letter's additional fields. ``ends``: the worker is to stop. ``copy_of`` is the command of which another
-    entry may have become a dead letter for the same attempts.
+    entry may have become a dead letter for the same attempts, at ``since_ms`` (Unix time) or later.
     """
 
     again: float | None = None
     death: Mapping[bytes, bytes] | None = None
     ends: bool = False
     copy_of: str = ""
+    since_ms: int = 0
 
 
 DONE = Disposition()
@@ -97,6 +98,7 @@ class Processing:
             return self._dead(entry, "undecodable", 0, ("NotACommand", str(error)))
         await self._alone.enter()
         alone = False
+        since_ms = now_ms()
         try:
             begun = await self._begin(command, entry)
             after = 0.0
@@ -111,7 +113,7 @@ class Processing:
                 begun = execution.begun
         finally:
             await self._alone.leave(alone=alone)
-        return await self._dispose(begun, command, entry, tries, after)
+        return await self._dispose(begun, command, entry, tries, after, since_ms)
 
     async def _begin(self, command: Command, entry: bytes) -> Begun:
         return await self._subscription.begin(
@@ -129,14 +131,16 @@ class Processing:
             )
         )
 
-    async def _dispose(self, begun: Begun, command: Command, entry: bytes, tries: int, after: float) -> Disposition:
+    async def _dispose(
+        self, begun: Begun, command: Command, entry: bytes, tries: int, after: float, since_ms: int
+    ) -> Disposition:
         # Both records live for as long as the longer one: else the key would be free while its execution is still known.
         if begun.action is Action.ACKNOWLEDGE or (begun.action is Action.DEAD_LETTER and begun.decision in _ENDED):
             await self._life.tie(command, entry.decode())
         if begun.action is Action.ACKNOWLEDGE:
             return DONE
         if begun.action is Action.DEAD_LETTER:
-            return self._given_up(entry, begun, command)
+            return self._given_up(entry, begun, command, since_ms)
         if isinstance(_raised(begun), ENDS_PROCESS):
             return Disposition(again=0.0, ends=True)
         return Disposition(again=self._pause(begun, command, tries, after))
@@ -196,7 +200,7 @@ class Processing:
         log.debug("record %s: %s", begun.named, begun.decision.value)
         return self._recheck.pause(tries)
 
-    def _given_up(self, entry: bytes, begun: Begun, command: Command) -> Disposition:
+    def _given_up(self, entry: bytes, begun: Begun, command: Command, since_ms: int) -> Disposition:
         raised = _raised(begun)
         kind, text = _kept_error(begun.response) if raised is None else kind_and_text(raised)
         reason = begun.decision.value
@@ -204,7 +208,8 @@ class Processing:
             reason = "rejected" if isinstance(raised, NotRetryable) else DeliveryDecision.EXHAUSTED.value
         log.error("record %s: becomes a dead letter after %d attempts: %s", begun.named, begun.attempt, reason)
         dead = self._dead(entry, reason, begun.attempt, (kind, text or begun.reason), command.command)
-        return replace(dead, copy_of="" if begun.run else command.command)
+        # A copy may be quicker with its letter than the entry that was executed. An older one is of an earlier record's attempts.
+        return replace(dead, copy_of=command.command, since_ms=since_ms if begun.run else 0)
 
     def _dead(self, entry: bytes, reason: str, attempts: int, error: tuple[str, str], command: str = "") -> Disposition:
         consumer = self._subscription.consumer

@@ -221,7 +221,7 @@ class Worker:
             if disposition.again is not None:
                 self._put_off(entry, disposition.again)
                 return
-            await self._group.acknowledge(entry, disposition.death, disposition.copy_of)
+            await self._group.acknowledge(entry, disposition.death, disposition.copy_of, disposition.since_ms)
             self._held.pop(entry, None)
         except CacheRefused as error:
             # Its outcome is recorded, so all that is left to do is this, whenever Redis lets us.

@@ -83,27 +83,32 @@ class Group:
         further, entries, *_ = await run_command(self._client, "XAUTOCLAIM", self.stream.key, *own)
         return None if further == FIRST else further, entries_of(entries)
 
-    async def acknowledge(self, entry: bytes, death: Mapping[bytes, bytes] | None = None, copy_of: str = "") -> bool:
+    async def acknowledge(
+        self, entry: bytes, death: Mapping[bytes, bytes] | None = None, copy_of: str = "", since_ms: int = 0
+    ) -> bool:
         """Acknowledge ``entry``; with a dead letter that describes its ``death`` where it is given up.
 
-        ``copy_of`` is its command where another copy may have its letter already: then it gets none.
+        ``copy_of`` is its command where another copy may have its letter already, and has got it at ``since_ms`` (Unix time) or
+        later: then it gets none.
 
         False: it was acknowledged before, and nothing was written.
         """
         details = [part for pair in (death or {}).items() for part in pair]
-        done, _ = await self._acknowledge(entry, copy_of, *details)
+        done, _ = await self._acknowledge(entry, copy_of, since_ms, *details)
         return bool(done)
 
     async def trim_letters(self) -> bool:
         """Take out dead letters that are too many or too old, a bounded number of them. False: there were none."""
-        _, trimmed = await self._acknowledge(b"", "")
+        _, trimmed = await self._acknowledge(b"", "", 0)
         return trimmed > 0
 
-    async def _acknowledge(self, entry: bytes, copy_of: str, *details: bytes) -> tuple[int, int]:
+    async def _acknowledge(self, entry: bytes, copy_of: str, since_ms: int, *details: bytes) -> tuple[int, int]:
         """Whether ``entry`` was pending, and how many dead letters were trimmed."""
         keys = (self.stream.key, self.stream.dead_key, self.stream.trimmed_key)
         limits = (self._limits.most, self._limits.ttl_ms)
-        done, trimmed = await run_script(self._client, ACKNOWLEDGE, keys, self.name, entry, copy_of, *limits, *details)
+        done, trimmed = await run_script(
+            self._client, ACKNOWLEDGE, keys, self.name, entry, copy_of, since_ms, *limits, *details
+        )
         if trimmed:
             log.warning(
                 "%d dead letters of stream %s were too many or too old, and are gone", trimmed, self.stream.name
