@@ -131,8 +131,10 @@ class KeyedRequest:
             fields = pick(headers, policy.wanted)
         else:
             fields = {}
-            for name in policy.wanted.intersection(named):
-                fields[name] = [named[name]]
+            wanted = policy.wanted
+            for name in named:
+                if name in wanted:
+                    fields[name] = [named[name]]
         self.fields = fields
         self._names_attempt = ATTEMPT_HEADER in fields
         try:
