@@ -45,7 +45,7 @@ from oncegate.app.settings.certificates import ListenerTls, certificates
 from oncegate.app.settings.gateway import GatewaySettings, redact
 from oncegate.app.settings.sources import ConfigurationError, gateway_admin_token
 from oncegate.app.supervisor import notify
-from oncegate.app.telemetry import logs
+from oncegate.app.telemetry import logs, observers
 from oncegate.middleware.admission.request import gateway_id
 from oncegate.middleware.http.door import Observing
 
@@ -63,7 +63,7 @@ LAST_WORDS_SECONDS = 1.0
 def serve(
     settings: GatewaySettings,
     *,
-    observe: Observing = logs.observed,
+    observe: Observing = observers.logged,
     announce: Callable[[str], None] | None = None,
     replace: bool = False,
     read: Read | None = None,
