@@ -27,15 +27,13 @@ from oncegate.app.telemetry.access_log import AccessLog
 from oncegate.app.telemetry.access_log import observed as access_log_observed
 from oncegate.app.telemetry.line_writer import LineWriter
 from oncegate.app.telemetry.metrics import Metrics
+from oncegate.app.telemetry.observers import both
 from oncegate.app.telemetry.recent import RecentDecisions
 from oncegate.app.telemetry.refusals import Refusals
 from oncegate.app.upstream.forward import Forwarder
 from oncegate.cache.open import open_cache
 from oncegate.cache.store import Cache
-from oncegate.middleware.admission.observe import Observation
 from oncegate.middleware.http.door import Observing
-from oncegate.middleware.http.enter import Bypass
-from oncegate.middleware.http.keyed_request import KeyedRequest
 from oncegate.middleware.http.middleware import IdempotencyMiddleware
 from oncegate.middleware.rules.checks.address_check import address_rules, check_addresses
 from oncegate.middleware.rules.policies import Policies
@@ -270,16 +268,8 @@ def _gauges(settings: GatewaySettings, cache: Cache) -> dict[str, Callable[[], f
 def _all(first: Observing, *others: Observing | None) -> Observing:
     """Those that there are, as one."""
     for other in others:
-        first = first if other is None else _both(first, other)
+        first = first if other is None else both(first, other)
     return first
-
-
-def _both(first: Observing, second: Observing) -> Observing:
-    def observe(observation: Observation, request: KeyedRequest | Bypass) -> None:
-        first(observation, request)
-        second(observation, request)
-
-    return observe
 
 
 def _access_log(settings: GatewaySettings, metrics: Metrics) -> AccessLog | None:

@@ -29,7 +29,7 @@ from oncegate.app.settings.advice import settings_advice
 from oncegate.app.settings.certificates import ListenerTls, certificates
 from oncegate.app.settings.gateway import GatewaySettings
 from oncegate.app.settings.loading.sources import ConfigurationError, gateway_admin_token
-from oncegate.app.telemetry import logs
+from oncegate.app.telemetry import logs, observers
 from oncegate.middleware.http.door import Observing
 
 log = logging.getLogger("oncegate.serve")
@@ -41,7 +41,7 @@ USAGE = 2
 def serve(
     settings: GatewaySettings,
     *,
-    observe: Observing = logs.observed,
+    observe: Observing = observers.logged,
     announce: Callable[[str], None] | None = None,
     replace: bool = False,
     read: Read | None = None,

@@ -9,20 +9,9 @@ import asyncio
 import logging
 import sys
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pythonjsonlogger.json import JsonFormatter
-
-from oncegate.middleware.admission.observe import SHADOW, Observation
-
-if TYPE_CHECKING:
-    from oncegate.middleware.http.enter import Bypass
-    from oncegate.middleware.http.keyed_request import KeyedRequest
-
-log = logging.getLogger("oncegate.request")
-
-QUIET = frozenset({"first", "replayed", "bypass"})
-"""Usual decisions: logged at debug. All others are problems, whose ``record`` can be found in the log."""
 
 
 def configure(level: str, style: Literal["auto", "json", "text"] = "auto") -> None:
@@ -36,28 +25,6 @@ def configure(level: str, style: Literal["auto", "json", "text"] = "auto") -> No
     root.setLevel(level.upper())
     # Its everyday lines (started, waiting, shutting down) only repeat ours.
     logging.getLogger("uvicorn.error").setLevel(max(logging.WARNING, root.level))
-
-
-def observed(observation: Observation, request: "KeyedRequest | Bypass") -> None:
-    """Log one enforced request. One that was observed has a line of its own (`oncegate.middleware.http.observed.shadow`)."""
-    level = logging.DEBUG if observation.decision in QUIET else logging.INFO
-    if log.isEnabledFor(level) and observation.mode != SHADOW:
-        log.log(
-            level,
-            "%s -> %d",
-            observation.decision,
-            observation.status,
-            extra={
-                "decision": observation.decision,
-                "status": observation.status,
-                "attempt": observation.attempt,
-                "record": observation.record,
-                "route": observation.route,
-                "method": observation.method,
-                "seconds": round(observation.seconds, 6),
-                **request.ids(),
-            },
-        )
 
 
 def _json() -> logging.Formatter:
