@@ -18,3 +18,9 @@ HOP_BY_HOP: Final[frozenset[bytes]] = frozenset(
 and a proxy's challenge, are meant for the next hop alone (section 11.7)."""
 BODILESS: Final[frozenset[int]] = frozenset((204, 304))
 """The statuses of answers that never have a body (RFC 9110 section 6.4.1)."""
+
+
+def fields_of(lines: bytes) -> list[tuple[bytes, bytes]]:
+    """The fields that ``lines`` are, each behind a CRLF, as HTTP/1.1 sends them."""
+    parts = [line.partition(b": ") for line in lines.split(b"\r\n")[1:]]
+    return [(name, value) for name, _, value in parts]

@@ -5,6 +5,7 @@ import enum
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from oncegate.cache.fields import fields_of
 from oncegate.cache.trace import DEFAULT_ROUTE as DEFAULT_ROUTE  # these four are part of what a record is
 from oncegate.cache.trace import MAX_ROUTE_BYTES as MAX_ROUTE_BYTES
 from oncegate.cache.trace import NO_TRACE as NO_TRACE
@@ -91,6 +92,9 @@ class Record:
 
     ``submission`` marks the record of a command that is handed over to be processed later: its success says that the command
     was accepted, never that it was processed. ``former`` is there in flight, where the attempt has taken over a lapsed one.
+
+    ``lines`` are the headers of the response as HTTP/1.1 sends them, each behind a CRLF, where a claim asks for them so: the
+    ``response`` has none then (`whole_response`).
     """
 
     state: State
@@ -105,6 +109,7 @@ class Record:
     trace: Trace = field(default=NO_TRACE, compare=False)
     submission: bool = False
     former: Former | None = None
+    lines: bytes = b""
 
     def __init__(
         self,
@@ -120,6 +125,7 @@ class Record:
         trace: Trace = NO_TRACE,
         submission: bool = False,
         former: Former | None = None,
+        lines: bytes = b"",
     ) -> None:
         if len(token) != TOKEN_BYTES or len(fingerprint) != FINGERPRINT_BYTES or attempt < 1:
             raise ValueError("a record needs a 16-byte token, a 16-byte fingerprint and an attempt number from 1 up")
@@ -135,6 +141,14 @@ class Record:
         self.trace = trace
         self.submission = submission
         self.former = former
+        self.lines = lines
+
+    def whole_response(self) -> StoredResponse | None:
+        """The response with its headers, also where they are there as ``lines``."""
+        response = self.response
+        if response is None or not self.lines:
+            return response
+        return stored_response(response.status, tuple(fields_of(self.lines)), response.body, response.completed_at_ms)
 
     def given_back(self) -> "Record":
         """The record that a release of this attempt writes, to be kept for ``found_ms``: what the attempt has found.
@@ -170,7 +184,7 @@ class ClaimRequest:
     ``token`` is 16 random bytes, fresh for each claim. The attempt is in flight for ``lease_ms``; then it reads ``UNKNOWN`` for
     ``retention_ms`` more. ``takeover`` are the states that the claim may take over, where the fingerprint is the same.
     ``trace`` and ``submission`` are the record's (see `Record`), for as long as it is this attempt's. To a claim that has a span
-    the record that it finds comes with its trace, too.
+    the record that it finds comes with its trace, too. ``as_sent``: that record's response may come as `Record.lines`.
     """
 
     token: bytes
@@ -180,6 +194,7 @@ class ClaimRequest:
     takeover: frozenset[State]
     trace: Trace
     submission: bool
+    as_sent: bool
 
     def __init__(
         self,
@@ -190,6 +205,7 @@ class ClaimRequest:
         takeover: frozenset[State] = _NOTHING,
         trace: Trace = NO_TRACE,
         submission: bool = False,
+        as_sent: bool = False,
     ) -> None:
         self.token = token
         self.fingerprint = fingerprint
@@ -198,6 +214,7 @@ class ClaimRequest:
         self.takeover = takeover
         self.trace = trace
         self.submission = submission
+        self.as_sent = as_sent
 
     def first_attempt(self) -> Record:
         """The record in flight that the claim makes of a free key."""

@@ -176,6 +176,7 @@ class CallbackDriver:
             return
         self._body = body
         admission = exchange.admit(found, body)
+        admission.as_sent = True
         request.take()
         admissions = exchange.door.admissions
         if admissions.enter(admission):
@@ -189,7 +190,7 @@ class CallbackDriver:
             if isinstance(step, Attempt):
                 self._execute(step)
             elif isinstance(step, Answer):
-                request.respond(step.status, step.headers, step.body)
+                request.respond(step.status, step.headers, step.body, step.lines)
             elif isinstance(step, Exception):
                 request.finish(step)
             else:

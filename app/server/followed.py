@@ -7,7 +7,7 @@ The server makes these in the place of its usual ones where there is an access l
 import asyncio
 from collections.abc import Sequence
 from time import monotonic
-from typing import Any
+from typing import Any, Final
 
 from uvicorn.config import Config
 from uvicorn.server import ServerState
@@ -16,10 +16,12 @@ from oncegate.app.server.channel import UPGRADING, Channel
 from oncegate.app.server.connection import InboundConnection
 from oncegate.app.server.request import InboundRequest
 from oncegate.app.telemetry.access_log import BROKEN_OFF, CLIENT_LEFT, LINE, WHOLE, AccessLog, Line
-from oncegate.cache.fields import BODILESS
+from oncegate.cache.fields import BODILESS, fields_of
 from oncegate.middleware.http.asgi import Message
 from oncegate.middleware.rules.headers.request_id import HEADER, REQUEST_ID, made, request_id
 from oncegate.middleware.rules.headers.trace_context import TRACEPARENT
+
+_ID_LINE: Final = b"\r\n%b: " % HEADER
 
 
 class FollowedConnection(InboundConnection):
@@ -118,11 +120,13 @@ class FollowedRequest(InboundRequest):
         if self._complete:
             self._end()
 
-    def respond(self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> None:
+    def respond(self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes, lines: bytes = b"") -> None:
         """See `InboundRequest`."""
         line = self.line
         line.last = monotonic()
-        super().respond(status, headers, body)
+        if lines.find(_ID_LINE) >= 0:
+            headers, lines = [*fields_of(lines), *headers], b""
+        super().respond(status, headers, body, lines)
         if self._complete:
             line.bytes_out = 0 if self._is_head or status in BODILESS else len(body)
             self._end()
@@ -136,11 +140,11 @@ class FollowedRequest(InboundRequest):
             self.line.status = 101
         return channel
 
-    def _framed_head(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> bytes:
+    def _framed_head(self, status: int, headers: Sequence[tuple[bytes, bytes]], ready: bytes = b"") -> bytes:
         self.line.status = status
         ours = [field for field in headers if field[0] != HEADER]
         ours.append((HEADER, self._id))
-        return super()._framed_head(status, ours)
+        return super()._framed_head(status, ours, ready)
 
     def _framed(self, body: bytes, more: bool) -> bytes:
         if not self._is_head:

@@ -17,7 +17,7 @@ import httptools
 from oncegate.app.http1 import EMPTY_QUERY
 from oncegate.app.server.channel import Channel
 from oncegate.app.server.head import unquoted
-from oncegate.cache.fields import BODILESS
+from oncegate.cache.fields import BODILESS, fields_of
 from oncegate.middleware.http.asgi import Message, respond
 from oncegate.middleware.rules.headers.request_id import ids
 
@@ -262,19 +262,22 @@ class InboundRequest:
         while connection.writable is not None and not self.gone:
             await connection.writable.wait()
 
-    def respond(self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> None:
+    def respond(self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes, lines: bytes = b"") -> None:
         """Send the whole response at once. While the client is behind in reading, it waits until there is room.
 
-        Raises as `send` does.
+        ``lines`` are fields too, each behind a CRLF, and come first: all that they say of the connection and its framing is the
+        body's length. Raises as `send` does.
         """
         connection = self._connection
         if self.gone:
             return
         if connection.writable is not None:
             connection.unsent.hold(len(body))
-            self.start(respond(self.send, status, headers, body))
+            self.start(respond(self.send, status, [*fields_of(lines), *headers], body))
             return
-        head = self._framed_head(status, headers)
+        if lines:
+            self._left = len(body)
+        head = self._framed_head(status, headers, lines)
         data = body if self._left == len(body) and not self._is_head else self._framed(body, False)
         self.begun = True
         if connection.write(head, data) if len(data) > _ONE_WRITE else connection.write(head + data):
@@ -293,8 +296,8 @@ class InboundRequest:
         if head and not self.gone and not self._connection.write(head):
             self.leave()
 
-    def _framed_head(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> bytes:
-        """Status line and fields, with the framing that the body will have."""
+    def _framed_head(self, status: int, headers: Sequence[tuple[bytes, bytes]], ready: bytes = b"") -> bytes:
+        """Status line and fields, with the framing that the body will have. The lines that are ``ready`` come first."""
         self.status = status
         lines = [_STATUS_LINES[status]]
         for field in headers:
@@ -321,6 +324,7 @@ class InboundRequest:
         content = b"".join(lines)
         if _LF in content or _CR in content or _NUL in content:
             raise RuntimeError("a header field holds a line break or a NUL")
+        lines[0] = _STATUS_LINES[status] + ready
         lines += _END_OF_HEAD
         return b"\r\n".join(lines)
 

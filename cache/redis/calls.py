@@ -144,8 +144,15 @@ class ClaimCall(CallbackCall[Claim]):
         won, data, remaining_ms = reply
         if not isinstance(data, bytes) or type(remaining_ms) is not int:
             raise RecordUnreadable(_ODD)
-        traced = self._request.trace.span != ""
-        record = decode(data, remaining_ms, traced=traced, encryption=self._encryption, key=self.key)
+        request = self._request
+        record = decode(
+            data,
+            remaining_ms,
+            traced=request.trace.span != "",
+            encryption=self._encryption,
+            key=self.key,
+            as_sent=request.as_sent,
+        )
         return Claim(won == 1, record, remaining_ms)
 
     def came_late(self, reply: Reply) -> None:

@@ -93,10 +93,12 @@ class AdmissionRequest:
     ``submission``: the command is to be accepted now and processed later. ``key``, ``fingerprint`` and ``whole`` are those of
     an `Address`; with a ``rotation``, its record may turn out to be at the other one of two. ``until`` is the instant, on the
     monotonic clock, up to which it waits, 0.0 for not at all. ``at_cache`` is how many seconds its claims were on their way.
+    ``as_sent``: see `ClaimRequest`.
     """
 
     # No dataclass: compiled, what those generate takes ten times as long.
     __slots__ = (
+        "as_sent",
         "at_cache",
         "claiming",
         "fingerprint",
@@ -136,6 +138,7 @@ class AdmissionRequest:
         self.trace = trace
         self.claiming = NO_CLAIM
         self.at_cache = 0.0
+        self.as_sent = False
 
     def go_to(self, address: Address) -> None:
         """Take ``address`` for the place of the record, as it turns out to be."""
@@ -161,6 +164,7 @@ class AdmissionRequest:
                 "" if trace is None else trace.span,
             ),
             self.submission,
+            self.as_sent,
         )
         if policy.fails_open:
             claiming.attempt = self.attempt(in_flight)

@@ -113,7 +113,7 @@ class AsgiDriver:
         if isinstance(step, Answer):
             self._body = b""  # its client may take the answer as slowly as it likes
             try:
-                await respond(self._send, step.status, step.headers, step.body)
+                await respond(self._send, step.status, step.all_headers(), step.body)
             except OSError:
                 log.debug("record %s: the client left before its answer", exchange.record, extra=exchange.ids())
         elif isinstance(step, Exception):
@@ -283,4 +283,4 @@ class AsgiDriver:
 
     async def _answer(self, answer: Answer | None) -> None:
         if answer is not None:
-            await respond(self._send, answer.status, answer.headers, answer.body)
+            await respond(self._send, answer.status, answer.all_headers(), answer.body)

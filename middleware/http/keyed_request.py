@@ -229,11 +229,11 @@ class KeyedRequest:
         if decision is _REPLAY and record.response is not None:
             self._accepted = record.submission and record.state is State.SUCCEEDED
             answer = responses.replay(
-                record.response, verdict.remaining_ms, policy=self.policy, key_line=self._key_line
+                record.response, verdict.remaining_ms, policy=self.policy, key_line=self._key_line, lines=record.lines
             )
             return self._answer(answer, _REPLAYED, record.attempt, mismatch=verdict.mismatch)
         if decision is GateDecision.DUPLICATE:
-            extra = (extra or {}) | {"original_result": original_result(record.response)}
+            extra = (extra or {}) | {"original_result": original_result(record.whole_response())}
         return self.problem(decision.value, attempt=record.attempt, extra=extra, mismatch=verdict.mismatch)
 
     def refused(self, error: Exception) -> Answer | Exception:
@@ -298,7 +298,7 @@ class KeyedRequest:
         cors = self.door.cors
         if cors is not None:
             if decision == _REPLAYED:
-                answer.headers = cors.replayed(self.scope["headers"], answer.headers)
+                answer.headers, answer.lines = cors.replayed(self.scope["headers"], answer.all_headers()), b""
             else:
                 answer.headers += cors.headers(self.scope["headers"])
         if self.door.date_header:

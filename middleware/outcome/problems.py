@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import orjson
 
+from oncegate.cache.fields import fields_of
 from oncegate.cache.record import StoredResponse
 from oncegate.middleware.outcome.instants import instant
 from oncegate.middleware.rules.headers.added_headers import field
@@ -16,16 +17,25 @@ from oncegate.middleware.rules.headers.added_headers import field
 
 @dataclass(slots=True, init=False)  # as a `Record`: every replay makes one
 class Answer:
-    """A response that the middleware makes itself. Header names are in lower case."""
+    """A response that the middleware makes itself. Header names are in lower case.
+
+    ``lines`` are headers too, as HTTP/1.1 sends them, each behind a CRLF: they come before the others.
+    """
 
     status: int
     headers: list[tuple[bytes, bytes]]
     body: bytes
+    lines: bytes
 
-    def __init__(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+    def __init__(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes, lines: bytes = b"") -> None:
         self.status = status
         self.headers = headers
         self.body = body
+        self.lines = lines
+
+    def all_headers(self) -> list[tuple[bytes, bytes]]:
+        """The headers, with those that are there as ``lines``."""
+        return [*fields_of(self.lines), *self.headers] if self.lines else self.headers
 
 
 INVALID_REQUEST: Final = "invalid_request_error"

@@ -18,6 +18,9 @@ _named: Final = tuple.__new__
 CACHE_STATUS: Final = field("Cache-Status")
 BYPASS: Final = (CACHE_STATUS, b"oncegate; fwd=bypass")
 REPLAYED: Final = (field("Idempotent-Replayed"), b"true")
+_HIT: Final = b"oncegate; hit; ttl="
+_MARKS: Final = b"\r\n%b: %b\r\n%b: %b" % (*REPLAYED, CACHE_STATUS, _HIT)
+"""Of a replay, but for the number of seconds."""
 _REPLAYED_NAME: Final = REPLAYED[0]
 _REPLAYED_LENGTH: Final = len(REPLAYED[0])
 
@@ -34,13 +37,22 @@ def executed_headers(headers: Headers, status: int, *, policy: Policy, key_line:
     return kept
 
 
-def replay(response: StoredResponse, remaining_ms: int, *, policy: Policy, key_line: bytes) -> Answer:
-    """The stored response as another request's answer (Cache-Status: RFC 9211, with the time left in seconds)."""
+def replay(
+    response: StoredResponse, remaining_ms: int, *, policy: Policy, key_line: bytes, lines: bytes = b""
+) -> Answer:
+    """The stored response as another request's answer (Cache-Status: RFC 9211, with the time left in seconds).
+
+    ``lines``: its headers, where they are there as `Record.lines`; ``key_line`` has been judged, so that it ends none.
+    """
+    if lines:
+        seconds, name = remaining_ms // 1000, policy.key_names[0]
+        lines = b"%b\r\n%b: %b%b%d" % (lines, name, key_line, _MARKS, seconds)
+        return Answer(response.status, [], response.body or b"", lines)
     headers = [
         *response.headers,
         (policy.key_names[0], key_line),
         REPLAYED,
-        (CACHE_STATUS, b"oncegate; hit; ttl=%d" % (remaining_ms // 1000)),
+        (CACHE_STATUS, _HIT + b"%d" % (remaining_ms // 1000)),
     ]
     return Answer(response.status, headers, response.body or b"")
 

@@ -84,12 +84,14 @@ KEPT_ELSEWHERE = {"state", "token", "fingerprint", "attempt", "response", "lapse
     *("found", "found_ms", "retention_ms", "former")
 }
 """Of a record, what has a place of its own in its bytes."""
+WITHOUT_BYTES = {"lines", "as_sent"}
+"""How a claim wants the response, and has it."""
 
 
 def test_every_part_of_a_record_and_of_a_claim_has_bytes() -> None:
     members = {each.part for each in RECORD_MEMBERS}
-    assert {each.name for each in fields(Record)} == members | KEPT_ELSEWHERE
-    assert {each.name for each in fields(ClaimRequest)} - members == {
+    assert {each.name for each in fields(Record)} - WITHOUT_BYTES == members | KEPT_ELSEWHERE
+    assert {each.name for each in fields(ClaimRequest)} - members - WITHOUT_BYTES == {
         *("token", "fingerprint", "lease_ms", "retention_ms", "takeover", "trace")
     }
 
@@ -271,9 +273,79 @@ _TEXTS = st.binary(max_size=6).filter(lambda text: not HOP_BY_HOP & {text}) | st
 def test_any_response_reads_as_it_was_written(
     lines: list[tuple[bytes, bytes]], state: State, body: bytes | None, submission: bool, trace: Trace
 ) -> None:
+    if body is not None and len(body) % 2:
+        lines = [*lines, (b"content-length", b"%d" % len(body))]
     response = StoredResponse(201, tuple(lines), body, 1_700_000_000_250)
     record = Record(state, TOKEN, PRINT, 7, response, trace=trace, submission=submission)
     assert decode(encode(record), 1) == record == decode(encode(record), 1, traced=True)
+    sent = decode(encode(record), 1, as_sent=True)
+    if not sent.lines:
+        assert sent == record
+        return
+    assert sent.lines == b"".join(b"\r\n%b: %b" % line for line in lines)
+    assert replace(sent, response=response, lines=b"") == record
+    assert sent.whole_response() == response or any(b": " in name for name, _ in lines)
+
+
+READY = ((b"server", b"a"), (b"link", b"</1>"), (b"link", b""), (b"x", b", a"), (b"content-length", b"5"))
+
+
+def test_lines_that_are_ready_to_be_sent_stand_behind_the_status() -> None:
+    """No version minds the order of members, which says that nothing is to be judged any more."""
+    done = Record(State.SUCCEEDED, TOKEN, PRINT, 1, DONE._replace(headers=READY))
+    lined = '"h":[["server","a"],["link","</1>"],["link",""],["x",", a"],["content-length","5"]]'
+    data = outcome(b"S", f'{{{STATUS},{lined},{WHEN},"S":"4ba198fa5"}}', b"\x00body")
+    assert encode(done) == data
+    assert decode(data, 1) == done
+    sent = decode(data, 1, as_sent=True)
+    assert sent.lines == b"\r\nserver: a\r\nlink: </1>\r\nlink: \r\nx: , a\r\ncontent-length: 5"
+    assert sent.response == DONE._replace(headers=())
+    assert sent.whole_response() == done.response
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"body": None},
+        {"body": b"\x00bod"},
+        {"headers": ()},
+        {"headers": READY[:-1]},
+        {"headers": (*READY, READY[-1])},
+        {"headers": (*READY[:-1], (b"content-length", b"05"))},
+        *({"headers": (*READY, (name, b"1"))} for name in sorted(HOP_BY_HOP)),
+        *({"headers": (*READY, (b"x", text))} for text in (b'"', b"\\", b"\t", b"\n", b"\r", b"\0", b"\x7f", b"\xe9")),
+    ],
+)
+def test_all_other_lines_are_judged_one_by_one(changed: dict[str, Any]) -> None:
+    done = Record(State.SUCCEEDED, TOKEN, PRINT, 1, DONE._replace(headers=READY)._replace(**changed))
+    assert b'{"h":' in encode(done)
+    assert decode(encode(done), 1, as_sent=True) == decode(encode(done), 1) == done
+
+
+@pytest.mark.parametrize("number", [{"status": 2**64}, {"completed_at_ms": 2**64}])
+def test_a_number_that_cannot_be_read_again_is_not_written(number: dict[str, int]) -> None:
+    for headers in (READY, LINES):
+        done = Record(State.SUCCEEDED, TOKEN, PRINT, 1, DONE._replace(headers=headers)._replace(**number))
+        with pytest.raises((TypeError, ValueError)):
+            encode(done)
+
+
+@pytest.mark.parametrize("octet", ["\n", "\r", "\0"])
+def test_what_would_end_a_line_is_in_none(octet: str) -> None:
+    """Whoever has written it."""
+    data = sealed(f'{{"s":201,"h":[["x","1{octet}y: 2"]],"t":1')
+    assert decode(data, 1, as_sent=True).lines == b""
+    assert decode(data, 1, as_sent=True) == decode(data, 1)
+
+
+@pytest.mark.parametrize("text", [b"],[", b"a],[", b","])
+def test_a_text_like_what_stands_between_two_is_taken_for_none(text: bytes) -> None:
+    headers = ((b"x", text), (b"y", text), *READY)
+    done = Record(State.SUCCEEDED, TOKEN, PRINT, 1, DONE._replace(headers=headers))
+    assert b'{"s":' in encode(done)
+    sent = decode(encode(done), 1, as_sent=True)
+    assert sent.lines == (b"" if text == b"],[" else b"".join(b"\r\n%b: %b" % line for line in headers))
+    assert sent.whole_response() == done.response == decode(encode(done), 1).response
 
 
 @pytest.mark.parametrize(
