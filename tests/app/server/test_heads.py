@@ -30,7 +30,8 @@ HEADS: list[tuple[bytes, bytes]] = [
         + ADDED + b"\r\n",
     ),
     (
-        b"POST / HTTP/1.1\r\nCookie: a\r\ncontent-Length: 2\r\nhost: a.example\r\nCookie: b\r\nConnection: X-Gone, cookie\r\n"
+        b"POST / HTTP/1.1\r\nX.Forwarded-Uri: /\r\n"
+        b"Cookie: a\r\ncontent-Length: 2\r\nhost: a.example\r\nCookie: b\r\nConnection: X-Gone, cookie\r\n"
         b"X-Gone: 1\r\nKeep-Alive: 1\r\nX-Forwarded-For: me\r\nX.Forwarded-User: root\r\nX-ForwardedA: 1\r\nX-F: forwarded\r\n"
         b"\r\nab",
         b"POST / HTTP/1.1\r\nhost: a.example\r\ncookie: a\r\ncookie: b\r\nx-forwardeda: 1\r\nx-f: forwarded\r\n"
@@ -53,13 +54,12 @@ class Forwarding:
     """An app that keeps what it would forward of each request, and the fields that its parser has found."""
 
     def __init__(self) -> None:
-        self.fields: list[dict[bytes, bytes]] = []
+        self.fields: list[tuple[dict[bytes, bytes], dict[bytes, bytes]]] = []
         self.sent: list[bytes] = []
         self._writer = RequestWriter(b"", b"upstream", TrustedPeers([]), ["Idempotency-Key"])
 
     def begun(self, request: InboundRequest) -> None:
-        assert request.fields == dict(request.scope["headers"])
-        self.fields.append(request.fields)
+        self.fields.append((request.fields, dict(request.scope["headers"])))
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         body, more = b"", True
@@ -99,7 +99,25 @@ async def test_nothing_of_a_request_is_in_the_next_one_of_its_connection() -> No
         for second, expected in HEADS:
             app = await forwarded([first, second])
             assert app.sent[1] == expected
-            assert app.fields[0] is not app.fields[1]
+            assert all(found == expected for found, expected in app.fields)
+
+
+async def test_a_name_that_comes_twice_is_counted_without_those_of_the_request_before() -> None:
+    first, second = (
+        b"GET / HTTP/1.1\r\nHost: a\r\n" + rest + b"\r\n" for rest in (b"X-A: 1\r\n", b"X-B: 1\r\nX-B: 2\r\n")
+    )
+    app = await forwarded([first, second])
+    assert [found for found, _ in app.fields] == [{b"host": b"a", b"x-a": b"1"}, {b"host": b"a", b"x-b": b"2"}]
+
+
+def test_what_a_trusted_proxy_says_goes_on_once() -> None:
+    writer = RequestWriter(b"", b"upstream", TrustedPeers(["10.0.0.0/8"]))
+    fields = [(b"host", b"a"), (b"x-forwarded-for", b"b"), (b"x.forwarded-user", b"u"), (b"x-a", b"1")]
+    scope = {"method": "GET", "path": "/", "client": ("10.0.0.1", 1), "headers": fields}
+    assert writer.whole(scope, fields, b"") == (
+        b"GET / HTTP/1.1\r\nhost: a\r\nx.forwarded-user: u\r\nx-a: 1\r\nx-forwarded-for: b, 10.0.0.1\r\n"
+        b"x-forwarded-proto: http\r\nx-forwarded-host: a\r\nvia: 1.1 oncegate\r\n\r\n"
+    )
 
 
 RESPONSE = (
