@@ -17,7 +17,8 @@ from itertools import product
 from typing import Final
 from urllib.parse import quote
 
-from oncegate.cache.fields import FIELD_NAME, HOP_BY_HOP
+from oncegate.app.field_lines import line_of
+from oncegate.cache.fields import FIELD_NAME, HOP_BY_HOP, IN_LOWER_CASE
 from oncegate.middleware.http.asgi import PATH_SAFE, Scope
 
 END_TO_END: Final = frozenset(
@@ -59,7 +60,6 @@ _MOST_HOPS_BYTES: Final = 1000
 """Of a list of proxies, the last ones: each takes its time."""
 _NOTHING: Final[frozenset[bytes]] = frozenset()
 USUAL_OPTIONS: Final = {option: frozenset({option.lower()}) for option in (b"keep-alive", b"Keep-Alive", b"close")}
-_line_of: Final = b": ".join
 # Numbers: given bytes, ``in`` first tries them as a number, and the error that this raises costs more than the search.
 _LF: Final = 10
 _CR: Final = 13
@@ -112,16 +112,17 @@ class TrustedPeers:
 
     def __init__(self, networks: Sequence[str]) -> None:
         self._networks = [ipaddress.ip_network(network, strict=False) for network in networks]
-        self.lines_for: Callable[[str, str], tuple[bytes, ...] | None] = lru_cache(maxsize=4096)(self._lines_for)
-        """The forwarding fields for a peer that is not trusted, by its host and scheme, as lines; ``None``: it is trusted."""
+        self.lines_for: Callable[[str, str], bytes | None] = lru_cache(maxsize=4096)(self._lines_for)
+        """The forwarding fields for a peer that is not trusted, by its host and scheme, until the value of the last one, which
+        is the request's host; ``None``: it is trusted."""
 
-    def _lines_for(self, host: str, scheme: str) -> tuple[bytes, ...] | None:
+    def _lines_for(self, host: str, scheme: str) -> bytes | None:
         if self._is_inside(host):
             return None
         lines = b"x-forwarded-for: " + host.encode("latin-1"), b"x-forwarded-proto: " + scheme.encode("latin-1")
         if any(octet in line for line in lines for octet in (_LF, _CR, _NUL)):
             raise RequestRefused(400, "the client's address holds a line break or a NUL")
-        return lines
+        return b"\r\n".join((*lines, b"x-forwarded-host: "))
 
     def client_of(self, peer: str, headers: Iterable[tuple[bytes, bytes]]) -> str:
         """The address of the client behind ``peer``: of those that trusted proxies name, the last one that is none of theirs."""
@@ -170,7 +171,7 @@ class RequestWriter:
         *,
         via: bool = True,
     ) -> None:
-        self._last_lines = [_line_of(VIA)] if via else []
+        self._via = b"\r\nvia: " + VIA[1] if via else b""
         self._base = base
         self._authority = authority
         self._trusted = trusted
@@ -178,6 +179,7 @@ class RequestWriter:
         self._stays = END_TO_END | {name.encode("latin-1") for name in read} | HOP_BY_HOP  # the latter are gone anyway
         # `X_Api_Key` counts for nothing here, but is `X-Api-Key` to a CGI or WSGI upstream: it would name another caller there.
         self._special = _SPECIAL | (_spellings(read) - {name.encode("latin-1") for name in read})
+        self._usual = frozenset(IN_LOWER_CASE.values()) - self._special
 
     def head(self, scope: Scope) -> RequestHead:
         """The head for ``scope``. Raises `RequestRefused` where forwarding would mean to guess what the client meant."""
@@ -201,13 +203,18 @@ class RequestWriter:
         lines = [b"", b""]  # the request line and Host, which come first
         host = length = None
         special: list[tuple[bytes, bytes]] = []
-        special_names = self._special
+        usual_names, special_names = self._usual, self._special
+        claims = False
         for field in headers:
-            if field[0] not in special_names:
-                lines.append(_line_of(field))
-            elif field[0] == b"host" and host is None:
+            name = field[0]
+            if name in usual_names:
+                lines.append(line_of(field))
+            elif name not in special_names:
+                lines.append(line_of(field))
+                claims = claims or name.find(_FORWARDED) >= 0
+            elif name == b"host" and host is None:
                 host = field[1]
-            elif field[0] == b"content-length" and length is None:
+            elif name == b"content-length" and length is None:
                 length = _number(field[1])
             else:
                 special.append(field)
@@ -226,14 +233,13 @@ class RequestWriter:
         anew = self._trusted.lines_for(peer, scheme)
         if anew is None:
             kept = _forwarded_on(peer, scheme, host, special, named)
-            lines += kept
             content += b"".join(kept)
+            lines += kept
+            lines[-1] += self._via
         else:
-            if content.find(_FORWARDED) >= 0:  # one look at all lines together, instead of one at each
+            if claims:
                 lines = _without_claims(lines)
-            lines += anew
-            lines.append(b"x-forwarded-host: " + host)
-        lines += self._last_lines
+            lines.append(anew + host + self._via)
         # A line break within a line would begin a field, or a request, that was not checked.
         if _LF in content or _CR in content or _NUL in content:
             raise RequestRefused(400, "a header field holds a line break or a NUL")

@@ -108,6 +108,7 @@ STAGES: dict[str, tuple[str, ...]] = {
         "app.gateway.fast_path:CallbackDriver._on_submitted",
     ),
     "head to the upstream": (
+        "app.field_lines",
         "app.http1:RequestWriter",
         "app.http1:connection_options",
         "app.http1:with_options",

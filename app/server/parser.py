@@ -27,6 +27,7 @@ from oncegate.app.server.head import (
     without_authority,
 )
 from oncegate.app.server.request import InboundRequest
+from oncegate.cache.fields import IN_LOWER_CASE
 
 if TYPE_CHECKING:
     from oncegate.app.server.connection import InboundConnection
@@ -37,6 +38,7 @@ MAX_FIELDS: Final = 1000
 """The most fields of a request. Beyond: 431. All that reads fields takes its time for each, however short it is."""
 _HOLDS_TOO_MANY: Final = 4 * MAX_FIELDS
 """Bytes: a shorter head can't hold more fields."""
+_LOWER: Final = IN_LOWER_CASE  # an imported name's method is looked up, and bound, at each call
 _SPACE: Final = ord(" ")
 _END_OF_LINE: Final = b" HTTP/1.1\r"  # as a rule
 _VERSIONS: Final = {b" HTTP/1.0\r": "1.0"}
@@ -66,6 +68,8 @@ class InboundParser:
         self._rest_of_url = bytearray()
         self._host = b""
         self._headers: list[tuple[bytes, bytes]] = []
+        self._fields: dict[bytes, bytes] = {}
+        """The same by name, the last one where a name comes twice."""
         self._fed = 0
         self._quiet = 0
         """Bytes since the request began or a piece of its body was handed on: a head's, or trailers'."""
@@ -96,7 +100,6 @@ class InboundParser:
     def on_message_begin(self) -> None:
         """The first byte of a request."""
         self._url = b""
-        self._headers = []
         self.in_message = self.in_head = True
         self._quiet = self._fed  # what stood before it in the same piece included
 
@@ -108,10 +111,14 @@ class InboundParser:
             self._url = url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One field of the head. (Of trailers, too: by then the list is not read any more.)"""
+        """One field of the head; or of trailers, which must not be merged into a head (RFC 9110 section 6.5.1): dropped."""
+        if not self.in_head:
+            return
         if value and value[-1] <= _SPACE:  # white space behind a value is no part of it, but the parser leaves it there
             value = value.rstrip(b" \t")
-        self._headers.append((name.lower(), value))
+        name = _LOWER.get(name) or name.lower()
+        self._headers.append((name, value))
+        self._fields[name] = value
 
     def on_headers_complete(self) -> None:
         """The head is whole: its size is known exactly, and the request can begin."""
@@ -126,8 +133,7 @@ class InboundParser:
             self._version = ""
         else:
             version = self._unseen_version(method)
-        headers = self._headers
-        fields = dict(headers)
+        headers, fields = self._headers, self._fields
         host = fields.get(b"host", b"")
         if not host or host != self._host or len(fields) != len(headers) or self._url[:1] != b"/":
             self._url = without_authority(self._url, method, version, headers)
@@ -148,7 +154,7 @@ class InboundParser:
         if keep_alive and (b"connection" in fields or b"proxy-connection" in fields):
             keep_alive = parser.should_keep_alive()
         self._quiet = 0
-        self._headers = []  # trailers go into this one (RFC 9110 section 6.5.1: they must not be merged)
+        self._headers, self._fields = [], {}
         scope = scope_of(self._url, method, version, headers, self.shared)
         request = InboundRequest(self._connection, scope, fields, keep_alive, expects_go_ahead, upgrades)
         if upgrades and ends and can_switch(method, headers):
@@ -190,6 +196,7 @@ class InboundParser:
         lines = [b"%b %b HTTP/%b" % (method, self._url, version.encode())]
         lines += [b"%b: %b" % field for field in self._headers if field[0] != b"upgrade"]
         self._again = b"\r\n".join(lines) + _END_OF_HEAD
+        self._headers, self._fields = [], {}
         self._version = version
 
     # -- fed ----------------------------------------------------------------------------------------------------------

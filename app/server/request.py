@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
+from oncegate.app.field_lines import line_of
 from oncegate.app.server.channel import Channel
 from oncegate.cache.fields import BODILESS, fields_of
 from oncegate.middleware.http.asgi import Message, respond
@@ -26,7 +27,6 @@ _ONE_WRITE: Final = 65536
 """Above it, copying a body behind its head costs more than a second write."""
 _PHRASES: Final = {status.value: status.phrase for status in HTTPStatus}
 _STATUS_LINES: Final = [f"HTTP/1.1 {status} {_PHRASES.get(status, '')}".encode() for status in range(600)]
-_line_of: Final = b": ".join
 _FRAMING: Final = frozenset({b"connection", b"content-length", b"transfer-encoding"})
 _END_OF_HEAD: Final = (b"", b"")
 # Numbers: given bytes, ``in`` first tries them as a number, and the error that this raises costs more than the search.
@@ -296,9 +296,9 @@ class InboundRequest:
         for field in headers:
             name = field[0]
             if name not in _FRAMING:
-                lines.append(_line_of(field))
+                lines.append(line_of(field))
             elif name == b"content-length":
-                lines.append(_line_of(field))
+                lines.append(line_of(field))
                 self._left = int(field[1])
             elif name == b"connection":
                 self.keep_alive = self.keep_alive and b"close" not in field[1].lower()

@@ -20,7 +20,7 @@ from typing import Any, Final, NoReturn
 from httptools import HttpParserError, HttpResponseParser
 
 from oncegate.app.http1 import END_TO_END, USUAL_OPTIONS, connection_options, with_options
-from oncegate.cache.fields import BODILESS, HOP_BY_HOP
+from oncegate.cache.fields import BODILESS, HOP_BY_HOP, IN_LOWER_CASE
 
 MAX_HEAD_BYTES: Final = 65536
 """The most bytes of a response's heads (interim ones included), or of its trailers."""
@@ -29,6 +29,7 @@ MAX_FIELDS: Final = 256
 
 _STAYS: Final = END_TO_END | HOP_BY_HOP  # the latter are gone anyway
 _SPECIAL: Final = HOP_BY_HOP | {b"content-length", b"date"}
+_LOWER: Final = IN_LOWER_CASE  # an imported name's method is looked up, and bound, at each call
 _SPACE: Final = ord(" ")
 _BEGINNING: Final = b"HTTP/1.1 "
 _PROTOCOL: Final = b"HTTP/"
@@ -67,7 +68,8 @@ class ResponseReader:
         self.persistent = False
         self.idle_timeout: float | None = None
         self.buffered = 0
-        self._lines: list[tuple[bytes, bytes]] = []
+        self._hop_by_hop: list[tuple[bytes, bytes]] = []
+        self._has_length = False
         self._chunks: list[bytes] = []
         self._fields = 0
         self._overhead = 0
@@ -155,14 +157,26 @@ class ResponseReader:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One field of the head; or of the trailers, which are ignored (RFC 9110 section 6.5.1)."""
+        if self.status:
+            return
         if value and value[-1] <= _SPACE:  # white space behind a value is no part of it, but the parser leaves it there
             value = value.rstrip(b" \t")
-        self._lines.append((name.lower(), value))
+        name = _LOWER.get(name) or name.lower()
+        if name in _SPECIAL:
+            if name == b"content-length":
+                # It is one plain number: the parser refuses any other, a second one, and one beside chunks.
+                self._has_length = True
+            elif name == b"date":
+                self.has_date = True
+            else:
+                self._hop_by_hop.append((name, value))
+                return
+        self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         """A head is whole: check it, and find out what body it announces."""
         status = self._parser.get_status_code()
-        self._fields += len(self._lines)
+        self._fields += len(self.headers) + len(self._hop_by_hop)
         if self._fields > MAX_FIELDS or self._overhead > MAX_HEAD_BYTES:
             self._check_limits()
         if status < 200:
@@ -171,37 +185,27 @@ class ResponseReader:
         if status > 599:
             self._refuse(f"status {status} is not one of HTTP's")
         version = "1.1" if self._is_1_1 else self._unusual_version()
-        options, has_length, chunked = self._read_fields(version)
-        if options and (dropped := options - _STAYS):
-            self.headers = [field for field in self.headers if field[0] not in dropped]
+        options, chunked = self._read_hop_by_hop(version) if self._hop_by_hop else (_NONE, False)
+        if not options <= _STAYS:
+            self.headers = [field for field in self.headers if field[0] in _STAYS or field[0] not in options]
         if status in BODILESS:
             self._without_content = True
-            if has_length:
+            if self._has_length:
                 # A 204 must not have one (RFC 9110 section 8.6); a 304's describes another response, and servers trip over it.
                 self.headers = [field for field in self.headers if field[0] != b"content-length"]
         self._chunked = chunked
-        self._until_end = not (chunked or has_length or self._without_content)
+        self._until_end = not (chunked or self._has_length or self._without_content)
         lasts = b"close" not in options if version == "1.1" else b"keep-alive" in options
         self.persistent = lasts and not self._until_end and not self._closes
         self.status = status
         self.complete = self._is_head
 
-    def _read_fields(self, version: str) -> tuple[Set[bytes], bool, bool]:
-        """Keeps the end-to-end fields. Returns ``Connection``'s options; is there a length; is the body chunked."""
-        kept = self.headers
+    def _read_hop_by_hop(self, version: str) -> tuple[Set[bytes], bool]:
+        """``Connection``'s options; is the body chunked."""
         options: Set[bytes] = _NONE
-        has_length = chunked = False
-        for field in self._lines:
-            name, value = field
-            if name not in _SPECIAL:
-                kept.append(field)
-            elif name == b"content-length":
-                has_length = True  # one plain number: the parser refuses any other, a second one, and one beside chunks
-                kept.append(field)
-            elif name == b"date":
-                self.has_date = True
-                kept.append(field)
-            elif name == b"connection":
+        chunked = False
+        for name, value in self._hop_by_hop:
+            if name == b"connection":
                 options = with_options(options, value) if options else connection_options(value)
                 self._closes = self._closes or (value not in USUAL_OPTIONS and self._is_the_last())
             elif name == b"proxy-connection":
@@ -212,7 +216,7 @@ class ResponseReader:
                 if chunked or version != "1.1" or value.strip(b" \t").lower() != b"chunked":
                     self._refuse("a transfer coding that is not understood")
                 chunked = True
-        return options, has_length, chunked
+        return options, chunked
 
     def _unusual_version(self) -> str:
         version: str = self._parser.get_http_version()
@@ -250,13 +254,14 @@ class ResponseReader:
             self._refuse(f"status {status} is not one of HTTP's")
         if status == 101:
             self._refuse("101, though no upgrade was asked for")
-        if any(name in (b"content-length", b"transfer-encoding") for name, _ in self._lines):
+        if self._has_length or any(name == b"transfer-encoding" for name, _ in self._hop_by_hop):
             self._refuse("an interim response that announces a body")
         self._interim = True
         self._is_1_1 = False  # the next one says which it is
         self._fields += 1  # for its status line: without any fields, thousands of them would come for nothing
         self._interim_bytes += self._size()
-        self._lines = []
+        self.headers, self._hop_by_hop = [], []
+        self.has_date = False
 
     def _check_limits(self) -> None:
         """Many small interim heads count as one large head; what came in one read with a large body is counted exactly."""
@@ -266,7 +271,7 @@ class ResponseReader:
             self._refuse("its head is too long")
 
     def _size(self) -> int:
-        return sum(len(name) + len(value) + 4 for name, value in self._lines)
+        return sum(len(name) + len(value) + 4 for fields in (self.headers, self._hop_by_hop) for name, value in fields)
 
     def _refuse(self, reason: str) -> NoReturn:
         self.failure = f"malformed response ({reason})"
