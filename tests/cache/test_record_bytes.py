@@ -323,7 +323,7 @@ def test_all_other_lines_are_judged_one_by_one(changed: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("number", [{"status": 2**64}, {"completed_at_ms": 2**64}])
-def test_a_number_that_cannot_be_read_again_is_not_written(number: dict[str, int]) -> None:
+def test_a_number_that_cannot_be_read_again_is_not_written(number: dict[str, Any]) -> None:
     for headers in (READY, LINES):
         done = Record(State.SUCCEEDED, TOKEN, PRINT, 1, DONE._replace(headers=headers)._replace(**number))
         with pytest.raises((TypeError, ValueError)):
