@@ -196,6 +196,10 @@ STAGES: dict[str, tuple[str, ...]] = {
         "app.serve",
         "uvloop",
         "start",  # modules that are imported while requests are counted
+        "app.operators.",  # a heartbeat may come while they are
+        "app.settings.",
+        "app.version",
+        "middleware.outcome.instants",
         "app.replacement.",
     ),
     OTHER: (),
