@@ -20,7 +20,7 @@ A record in flight is at least 55 bytes, 88 with ``L``; of what comes after them
 scripts or readers mind members of the JSON head that they don't know, so that versions can add to both. The head: ``h``
 header lines (Latin-1), ``s`` status, ``t`` completion in Unix ms, ``o`` body omitted. Encrypted, ``h`` and ``s`` are in ``e``
 (base64, see oncegate.cache.encryption), and the body is ciphertext. A head that begins with ``s`` says that its lines are ready
-to be sent as they lie (`_ready_texts`); to versions that don't know this, the order of members means nothing.
+to be sent as they lie (`oncegate.cache.ready_lines`); to versions that don't know this, the order of members means nothing.
 
 Where there is no response, a JSON object stands by itself: after byte 55 in flight (88 with ``L``), after a head of length 0
 otherwise. In that object, or in the head, are the record's own members (`RECORD_MEMBERS`), which come first: ``a`` (always 1),
@@ -52,7 +52,7 @@ import orjson
 
 from oncegate.cache.encryption import Encryption
 from oncegate.cache.errors import RecordUnreadable
-from oncegate.cache.fields import HOP_BY_HOP
+from oncegate.cache.ready_lines import READY, ready_response, ready_texts
 from oncegate.cache.record import (
     DEAD_TOKEN,
     FINGERPRINT_BYTES,
@@ -99,14 +99,6 @@ _SEAL_BEGINS: Final = {code: b'"%b":"' % code for code in STATE_CODES.values()}
 """Found in the head only as what they are: within a string each quote has a backslash before it."""
 # Numbers: given bytes, ``in`` first tries them as a number, and the error that this raises costs more than the search.
 _BACKSLASH: Final = ord("\\")
-_QUOTE: Final = ord('"')
-_PLAIN: Final = bytes([each for each in range(0x20, 0x7F) if each not in b'"\\'])
-"""The characters that JSON has as they are, within ASCII."""
-_LF: Final = 10
-_CR: Final = 13
-_NUL: Final = 0
-_READY: Final = b'{"s":'
-"""Begins a head whose lines are ready to be sent."""
 _BEHIND: Final = frozenset((b"o", *[each.name.encode() for each in TRACE_MEMBERS], *STATE_CODES.values()))
 """Members that follow the completion. A head with another one there may have the mark of an omitted body behind it."""
 _CHECK_BYTES: Final = 8
@@ -157,7 +149,7 @@ def encode(record: Record, encryption: Encryption | None = None, key: bytes = b"
     status, headers, body, completed_at_ms = response
     if not (0 <= status <= 999 and 0 <= completed_at_ms <= LAST_INSTANT_MS):
         orjson.dumps((status, completed_at_ms))  # raises where JSON has no such numbers
-    ready = b"" if body is None or encryption is not None else _ready_texts(headers, body)
+    ready = b"" if body is None or encryption is not None else ready_texts(headers, body)
     if ready:
         head = b'"s":%d,"h":[["%b"]]' % (status, ready)
     else:
@@ -179,25 +171,6 @@ def encode(record: Record, encryption: Encryption | None = None, key: bytes = b"
     begin = _OUTCOME.pack(VERSION, code, token, fingerprint, attempt, length) + packed
     check = b2a_hex(_CHECK.pack(crc32(body, crc32(begin))))
     return b"".join((begin, _SEAL_BEGINS[code], check, seal_end, body))
-
-
-def _ready_texts(headers: tuple[tuple[bytes, bytes], ...], body: bytes) -> bytes:
-    """The texts of header lines that can be sent in front of ``body`` as they lie, as JSON has them; else empty.
-
-    All that such lines say of a connection and its framing is the body's length, and no text of them needs an escape.
-    """
-    lengths = 0
-    for name, value in headers:
-        if name == b"content-length":
-            lengths += 1
-            if value != b"%d" % len(body):
-                return b""
-        elif name in HOP_BY_HOP:
-            return b""
-    if lengths != 1:
-        return b""
-    texts = b'"],["'.join([b'","'.join((name, value)) for name, value in headers])
-    return texts if texts.translate(None, _PLAIN) == b'"' * (4 * len(headers) - 2) else b""
 
 
 def _encode_flight(record: Record) -> bytes:
@@ -285,8 +258,8 @@ def _decode(
         raise ValueError("the seal is another record's")
     record = Record(state, token, fingerprint, attempt)
     if size < 0 and not traced:
-        is_ready = packed.startswith(_READY)
-        record.response = _ready_response(record, packed, body, as_sent) if is_ready else _plain_response(packed, body)
+        is_ready = packed.startswith(READY)
+        record.response = ready_response(record, packed, body, as_sent) if is_ready else _plain_response(packed, body)
         if record.response is not None:
             return record
     head, body = _opened(orjson.loads(packed), body, size, encryption, key, token)
@@ -350,38 +323,6 @@ def _opened(
     head["h"], head["s"] = orjson.loads(encryption.decrypt(a2b_base64(head["e"]), b"head", key, token))
     is_here = size < 0 and "o" not in head
     return head, encryption.decrypt(body, b"body", key, token) if is_here else body
-
-
-def _ready_response(record: Record, packed: bytes, body: bytes, as_sent: bool) -> StoredResponse | None:
-    """The response of a head whose lines are ready to be sent; those come as the ``lines`` of its ``record`` if ``as_sent``.
-
-    ``None``: another one has written it, with escapes, so that it takes a parser of JSON.
-    """
-    status, _, rest = packed.partition(b',"h":[["')
-    texts, _, rest = rest.partition(b'"]],"t":')
-    if _BACKSLASH in texts or not texts.isascii():
-        return None
-    headers: tuple[tuple[bytes, bytes], ...] = ()
-    if as_sent:
-        record.lines = _as_sent(texts)
-    if not record.lines:
-        parts = texts.split(b'"')
-        headers = tuple([(parts[at], parts[at + 2]) for at in range(0, len(parts), 4)])
-    # Of a string: a number in bytes takes twice as long.
-    code, completed_at_ms = int(status[len(_READY) :].decode()), int(rest[: rest.index(b",")].decode())
-    return _named(StoredResponse, (code, headers, body, completed_at_ms))
-
-
-def _as_sent(texts: bytes) -> bytes:
-    """Header lines as HTTP/1.1 sends them, each behind a CRLF, of their texts.
-
-    Empty where one is what stands between two others, by which a quote is left over, or would end a line, which none that is
-    ready does.
-    """
-    if _LF in texts or _CR in texts or _NUL in texts:
-        return b""
-    lines = b"\r\n" + texts.replace(b'"],["', b"\r\n").replace(b'","', b": ")
-    return b"" if _QUOTE in lines else lines
 
 
 def _plain_response(packed: bytes, body: bytes) -> StoredResponse | None:

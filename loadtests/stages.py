@@ -84,6 +84,7 @@ STAGES: dict[str, tuple[str, ...]] = {
         "cache.redis.calls:ClaimCall.read",
         "cache.redis.calls:CallbackCall.answered",
         "cache.codec",
+        "cache.ready_lines",
         "middleware.http.exchange:Exchange.on_claimed",
         "middleware.admission.admission:Admissions.admitted",
         "middleware.admission.gate",
@@ -138,6 +139,7 @@ STAGES: dict[str, tuple[str, ...]] = {
     ),
     "record encoded": (
         "cache.codec:encode",
+        "cache.ready_lines:ready_texts",
         "cache.codec:_packed",
         "cache.codec:_common_members",
         "cache.encryption",
