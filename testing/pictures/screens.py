@@ -14,6 +14,7 @@ from testing.chromium import Chromium
 from testing.command_line import running
 from testing.fetching import fetched
 from testing.pictures.scene import TOKEN, operated
+from testing.waiting import wait_until
 
 WORDS = "screens.json"
 """The words of each picture, by its name; what differs from run to run is left out."""
@@ -70,6 +71,13 @@ def take_all(folder: Path) -> dict[str, str]:
     return camera.texts
 
 
+def settled(browser: Chromium, console: str) -> bool:
+    """Whether who is up stays the same from now on."""
+    browser.open(console)
+    up = str(browser.evaluate("document.querySelector('[aria-label=Processes]')?.innerText ?? ''"))
+    return "gateway-1" not in up and "gateway-2" in up and "worker-1" in up
+
+
 def photograph_demo(camera: Camera) -> None:
     """The demo's page, after its gateway was killed in a payment."""
     browser = camera.browser
@@ -94,6 +102,9 @@ def photograph_console(camera: Camera) -> None:
         browser.evaluate(f"document.querySelector('#token').value = {json.dumps(TOKEN)}")
         browser.click("main button")
         browser.wait_for("document.querySelector('h1').innerText === 'Overview'")
+        wait_until(
+            lambda: settled(browser, console), "that the killed gateway's entry is over, and the worker has its own"
+        )
         camera.take("overview", console, 1440, 960)
         camera.take("overview-phone", console, 360, 740)
         camera.take("unknown", f"{console}/unknown", 1440, 560)

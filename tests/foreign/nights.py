@@ -95,7 +95,8 @@ class Night:
 
     def over(self) -> str:
         """What it took, in one line."""
-        assert self._tab.wrong() == []
+        wrong = self._tab.wrong()
+        assert wrong == [], wrong
         seconds = time.monotonic() - self._began
         return f"{self.clicks} clicks, {self.fields} fields, {self.loads} loads, {seconds:.1f} s"
 

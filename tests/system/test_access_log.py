@@ -37,7 +37,9 @@ async def test_several_workers_write_a_whole_line_for_each_request(
     tmp_path: Path, ledger: Ledger, redis_server: RedisServer, start: Start, caller: Caller
 ) -> None:
     path = tmp_path / "access.log"
-    gateway = start(ledger.url, redis_server.url, workers=3, access_log="json", access_log_file=str(path)).ready()
+    gateway = start(
+        ledger.url, redis_server.url, workers=3, access_log="json", access_log_file=str(path), cache_timeout=30
+    ).ready()
     number = 150
     for _ in range(2):
         keys = [fresh_key() for _ in range(number)]
