@@ -18,7 +18,7 @@ from testing.gateway import DEADLINE
 from testing.ledger import Ledger, Reply
 from testing.servers import RedisServer
 from testing.waiting import until
-from tests.system.conftest import Start
+from tests.system.conftest import UNHURRIED, Start
 from tests.system.logs import events
 
 QUERY_MARK = "query-value-"
@@ -38,7 +38,7 @@ async def test_several_workers_write_a_whole_line_for_each_request(
 ) -> None:
     path = tmp_path / "access.log"
     gateway = start(
-        ledger.url, redis_server.url, workers=3, access_log="json", access_log_file=str(path), cache_timeout=30
+        ledger.url, redis_server.url, workers=3, access_log="json", access_log_file=str(path), cache_timeout=UNHURRIED
     ).ready()
     number = 150
     for _ in range(2):
