@@ -6,7 +6,7 @@ import sys
 import textwrap
 from pathlib import Path
 
-from oncegate.middleware.outcome.problems import KINDS
+from oncegate.middleware.outcome.problem_kinds import KINDS
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "problems.md"

@@ -22,7 +22,8 @@ from oncegate.cache.errors import CacheError, CacheUnavailable
 from oncegate.middleware.http.asgi import App, Receive, Scope, Send, respond
 from oncegate.middleware.http.cors import CrossOrigin
 from oncegate.middleware.outcome.errors import GatewayFailed, NoAnswerInTime, NotProcessed, OutcomeUnknown
-from oncegate.middleware.outcome.problems import KINDS, Answer, problem
+from oncegate.middleware.outcome.problem_kinds import KINDS
+from oncegate.middleware.outcome.problems import Answer, problem
 from oncegate.middleware.outcome.responses import date
 from oncegate.middleware.rules.headers.request_id import ids, request_id
 from oncegate.middleware.tokens.verifier import Tokens

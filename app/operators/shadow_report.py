@@ -12,7 +12,7 @@ from typing import Any, Final
 import orjson
 
 from oncegate.middleware.admission.gate import GateDecision
-from oncegate.middleware.outcome.problems import KINDS
+from oncegate.middleware.outcome.problem_kinds import KINDS
 from oncegate.middleware.rules.keys.key import caller_of_id
 
 LOGGER: Final = "oncegate.shadow"

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, Literal
 
 from oncegate.middleware.admission.gate import GateDecision
-from oncegate.middleware.outcome.problems import KINDS
+from oncegate.middleware.outcome.problem_kinds import KINDS
 
 AccessLogFormat = Literal["json", "combined", "none"]
 

@@ -20,7 +20,7 @@ from oncegate.app.telemetry.recent import MOST_MINUTES
 from oncegate.middleware.admission.request import gateway_id
 from oncegate.middleware.http.keyed_request import MISMATCHED, KeyedRequest
 from oncegate.middleware.outcome.instants import instant
-from oncegate.middleware.outcome.problems import KINDS
+from oncegate.middleware.outcome.problem_kinds import KINDS
 from oncegate.middleware.outcome.responses import now_ms
 from oncegate.middleware.rules.keys.key import caller_of_id, scope_digest, scope_parts
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from oncegate.cache.record import State
-from oncegate.middleware.outcome.problems import KINDS
+from oncegate.middleware.outcome.problem_kinds import KINDS
 from tests.builds.both import same
 
 pytestmark = pytest.mark.compiled

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import redis
 
-from oncegate.middleware.outcome.problems import KINDS, problem
+from oncegate.middleware.outcome.problem_kinds import KINDS
+from oncegate.middleware.outcome.problems import problem
 from oncegate.middleware.rules.keys.key import record_id, record_key
 from testing import pages, template
 

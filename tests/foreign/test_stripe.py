@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import stripe
 
-from oncegate.middleware.outcome.problems import KINDS, problem
+from oncegate.middleware.outcome.problem_kinds import KINDS
+from oncegate.middleware.outcome.problems import problem
 from testing.caller import fresh_key
 from testing.gateway import DEADLINE, Gateway
 from testing.ledger import Ledger, Reply

@@ -8,7 +8,8 @@ import orjson
 from fastapi import Response
 
 from oncegate.middleware.http.asgi import Receive, Scope, Send
-from oncegate.middleware.outcome.problems import FAULT, INVALID_REQUEST, error_member
+from oncegate.middleware.outcome.problem_kinds import FAULT, INVALID_REQUEST
+from oncegate.middleware.outcome.problems import error_member
 from oncegate.middleware.rules.headers.request_id import request_id
 
 PROBLEM = "application/problem+json"

@@ -8,7 +8,7 @@ by the path as the description writes it, ``/payments/{id}``: a route for ``/pay
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from oncegate.middleware.outcome.problems import KINDS
+from oncegate.middleware.outcome.problem_kinds import KINDS
 from oncegate.middleware.rules.headers.added_headers import header_object
 from oncegate.middleware.rules.keys.key_form import KeyForm
 from oncegate.middleware.rules.policies import Policies

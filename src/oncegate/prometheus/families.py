@@ -8,7 +8,7 @@ from typing import Final, Literal, NamedTuple
 from oncegate.cache.record import State
 from oncegate.middleware.admission.gate import GateDecision
 from oncegate.middleware.consumers.delivery import Action, DeliveryDecision
-from oncegate.middleware.outcome.problems import KINDS
+from oncegate.middleware.outcome.problem_kinds import KINDS
 
 CACHE_BOUNDS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 ATTEMPT_BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900)

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from fastapi.openapi.models import OpenAPI
 
-from oncegate.middleware.outcome.problems import KINDS
+from oncegate.middleware.outcome.problem_kinds import KINDS
 from testing.command_line import invoke, running
 from tests.app.probing import probe
 

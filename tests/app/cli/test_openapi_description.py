@@ -13,7 +13,7 @@ from oncegate.app.gateway.gateway import Gateway
 from oncegate.cache.errors import CacheUnavailable, RecordUnreadable
 from oncegate.cache.memory.store import MemoryCache
 from oncegate.middleware.http.apps.openapi import problem_schema
-from oncegate.middleware.outcome.problems import KINDS
+from oncegate.middleware.outcome.problem_kinds import KINDS
 from testing.served import connected, raw, served
 from testing.servers import free_port
 from testing.upstreams import OK, Upstream, answering, answering_once, closing_after

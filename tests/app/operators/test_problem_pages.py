@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from oncegate.middleware.outcome.problems import KINDS
+from oncegate.middleware.outcome.problem_kinds import KINDS
 from testing.served import served
 from testing.servers import free_port
 

@@ -7,7 +7,8 @@ import pytest
 
 from oncegate.cache.record import State
 from oncegate.middleware.http.cors import CrossOrigin
-from oncegate.middleware.outcome.problems import KINDS, problem
+from oncegate.middleware.outcome.problem_kinds import KINDS
+from oncegate.middleware.outcome.problems import problem
 from oncegate.middleware.rules.headers.added_headers import ADDED_HEADERS
 from oncegate.middleware.rules.settings import Route
 from tests.middleware.conftest import MakeDoor

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from oncegate.cache.memory.store import MemoryCache
 from oncegate.cache.record import State
-from oncegate.middleware.outcome.problems import KINDS
+from oncegate.middleware.outcome.problem_kinds import KINDS
 from oncegate.middleware.rules.errors import KeyInvalid
 from oncegate.middleware.rules.keys.key import fingerprint, parse_key
 from oncegate.middleware.rules.settings import Route

@@ -16,7 +16,7 @@ from oncegate.cache.record import State
 from oncegate.cache.redis.store import RedisCache
 from oncegate.middleware.admission.observe import Observation
 from oncegate.middleware.outcome.errors import NotProcessed, OutcomeUnknown
-from oncegate.middleware.outcome.problems import KINDS
+from oncegate.middleware.outcome.problem_kinds import KINDS
 from oncegate.middleware.rules.keys.key import record_id
 from testing.inside import attempts_of
 from testing.servers import RedisServer, free_port

@@ -14,7 +14,7 @@ from oncegate import __version__
 from oncegate.app.operators.pages.described.command import Accepted
 from oncegate.app.operators.pages.described.problem import OperationProblem, Problem
 from oncegate.app.operators.pages.operations import CHOSEN, FOR_OPERATORS
-from oncegate.middleware.outcome.problems import KINDS
+from oncegate.middleware.outcome.problem_kinds import KINDS
 from oncegate.middleware.rules.headers.added_headers import ADDED_HEADERS, header_object
 
 Description = dict[str, Any]

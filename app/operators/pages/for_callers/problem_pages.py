@@ -12,7 +12,7 @@ from fastapi import APIRouter, Request, Response
 from oncegate.app.operators.pages.described.description import PAGE_POLICY, STYLE
 from oncegate.app.operators.pages.for_callers.problem_texts import TEXTS
 from oncegate.app.operators.pages.reply import problem
-from oncegate.middleware.outcome.problems import KINDS
+from oncegate.middleware.outcome.problem_kinds import KINDS
 
 router = APIRouter(include_in_schema=False)
 
