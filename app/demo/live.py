@@ -12,9 +12,9 @@ import orjson
 import uvicorn
 from rich.console import Console
 
-from oncegate.app.demo.control import Control
 from oncegate.app.demo.faults import Faults
-from oncegate.app.demo.page import DemoPage
+from oncegate.app.demo.page.control import Control
+from oncegate.app.demo.page.document import DemoPage
 from oncegate.app.demo.paying import Paying
 from oncegate.app.demo.readings import Readings
 from oncegate.app.demo.service import ANSWERED, PROGRESS

@@ -104,7 +104,7 @@ def test_the_page_has_nothing_inline_and_nothing_from_elsewhere(demo: Demo) -> N
 
 
 def test_its_own_script_is_small() -> None:
-    script = (files("oncegate.app.demo") / "static" / "demo.js").read_bytes()
+    script = (files("oncegate.app.demo.page") / "static" / "demo.js").read_bytes()
     assert 0 < len(script) < 10_000
 
 
@@ -140,7 +140,7 @@ def test_one_action_at_a_time(demo: Demo) -> None:
 
 
 def test_pages_that_follow_are_bounded_and_let_go(demo: Demo) -> None:
-    from oncegate.app.demo.control import MOST_FOLLOWERS
+    from oncegate.app.demo.page.control import MOST_FOLLOWERS
 
     clients = [httpx.Client(timeout=PATIENCE) for _ in range(MOST_FOLLOWERS)]
     streams = [client.stream("GET", f"{demo.page}/events") for client in clients]

@@ -7,7 +7,7 @@ import pytest
 
 from oncegate.app.demo.actions import BY_NAME, PaymentRequest, curl_lines, request_of
 from oncegate.app.demo.books import Books
-from oncegate.app.demo.html import element, join
+from oncegate.app.demo.page.html import element, join
 from oncegate.app.demo.story import of_entries, of_record
 
 

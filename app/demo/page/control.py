@@ -13,8 +13,8 @@ from typing import Any
 import orjson
 
 from oncegate.app.demo.actions import BY_NAME, FAULTS, REDIS_STARTS
-from oncegate.app.demo.html import Html
-from oncegate.app.demo.page import DemoPage
+from oncegate.app.demo.page.document import DemoPage
+from oncegate.app.demo.page.html import Html
 from oncegate.app.demo.paying import is_possible
 from oncegate.middleware.http.asgi import respond
 
@@ -76,7 +76,7 @@ class Control:
             await self._page.readings.read()
             return await _answer(send, 200, self._page.whole(), "text/html; charset=utf-8")
         if path in _STATIC:
-            text = (files("oncegate.app.demo") / "static" / path[1:]).read_text("utf-8")
+            text = (files("oncegate.app.demo.page") / "static" / path[1:]).read_text("utf-8")
             return await _answer(send, 200, text, _STATIC[path])
         return await _answer(send, 404, "no such page: the demo is at /")
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from oncegate.app.demo.actions import ACTIONS, Button, curl_lines, request_of
 from oncegate.app.demo.faults import Faults
-from oncegate.app.demo.html import Html, element, join
+from oncegate.app.demo.page.html import Html, element, join
 from oncegate.app.demo.paying import SHOWN_HEADERS, Paying, Sent, is_possible, summary
 from oncegate.app.demo.readings import Readings
 from oncegate.app.demo.stack import OLDEST_REDIS

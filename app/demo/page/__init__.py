@@ -1,0 +1,1 @@
+"""The demo's page in a browser, and the server that it comes from."""
