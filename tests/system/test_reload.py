@@ -10,29 +10,21 @@ import os
 import re
 import signal
 import ssl
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import httpx
 import pytest
 
 from oncegate.app.demo.upstream import Payments, serving
-from oncegate.app.settings.admin_tokens import AdminToken
 from testing.caller import fresh_key
 from testing.certificates import Authority
 from testing.command_line import forked, invoke
-from testing.gateway import DEADLINE, Gateway
-from testing.issuer import Issuer, JwksServer
-from testing.upstreams import OK, Peer, Upstream, answering
+from testing.gateway import DEADLINE
+from testing.upstreams import OK, Peer
 from testing.waiting import until
+from tests.system.reloading import KEY, Reloading, clients, configuration, reloading, seen, under_load
 
-KEY = "Idempotency-Key"
-READS, WRITES = (AdminToken.of(name, name * 20, writes=name == "w").setting() for name in "rw")
-COMMON = 'cache_timeout = 10\n[idempotency]\naliases = ["Idempotency-Key"]\n'
 WRONG = {
     "no TOML": "upstream = ",
     "unknown": "upstreem = 'http://127.0.0.1:1'\n",
@@ -47,129 +39,6 @@ WRONG = {
 
 UNUSABLE = "[idempotency]\nscope = ['jwt:sub']\n[jwt]\njwks = '/nowhere/at/all'\n"
 """Consistent, but the gateway for it can't be made."""
-
-
-def configuration(name: str, more: str = "") -> str:
-    """Configuration ``a`` or ``b``."""
-    own = f"admin_tokens = ['{READS}', '{WRITES}']\nvia = {'true' if name == 'a' else 'false'}\n"
-    return f"{own}{COMMON}header = 'Key-{name}'\n{more}"
-
-
-def seen(answer: httpx.Response) -> str:
-    """The configuration that a first response is under; fails where it is under both."""
-    names = {name for name in "ab" if f"key-{name}" in answer.headers}
-    assert len(names) == 1, answer.headers
-    (name,) = names
-    assert ("via" in answer.headers) == (name == "a"), answer.headers
-    return name
-
-
-@dataclass
-class Reloading:
-    """A gateway whose configuration is in ``file``."""
-
-    gateway: Gateway
-    file: Path
-    upstream: Upstream
-    workers: int
-    reloads: int = 0
-    errors: list[str] = field(default_factory=list)
-
-    def write(self, text: str) -> None:
-        """As an editor does: the file is there, whole, at each moment."""
-        new = self.file.with_suffix(".new")
-        new.write_text(text)
-        new.replace(self.file)
-
-    async def reload(self, text: str) -> str:
-        """What the log says of it, once it is over."""
-        self.write(text)
-        os.kill(self.gateway.pid, signal.SIGHUP)
-        return await self.over()
-
-    async def half_prepared(self, text: str) -> int:
-        """Begin a reload to ``text``; the second of two workers, which stands still (SIGSTOP) while the first one is prepared."""
-        _, second = self.gateway.workers()
-        os.kill(second, signal.SIGSTOP)
-        self.write(text)
-        os.kill(self.gateway.pid, signal.SIGHUP)
-        await until(lambda: "is prepared" in self.gateway.text(), "the first worker is prepared")
-        return second
-
-    async def over(self, count: int = 1) -> str:
-        self.reloads += count
-        lines = await until(lambda: found if len(found := self.lines()) >= self.reloads else None, "reloaded")
-        assert len(lines) == self.reloads
-        return str(lines[-1])
-
-    def lines(self) -> list[str]:
-        """What came of each reload, by the log."""
-        return re.findall(r'"message": "(reloaded: [^"]*|not reloaded, [^"]*)"', self.gateway.text())
-
-    async def serving(self, client: httpx.AsyncClient) -> dict[str, float]:
-        """How many processes serve by which configuration."""
-        page = (await client.get("/_oncegate/metrics")).text
-        return {digest: float(count) for digest, count in re.findall(r'config_info\{digest="(\w+)"\} (\S+)', page)}
-
-    async def pays_by(self, client: httpx.AsyncClient, name: str) -> bool:
-        return await self.pay(client) == name
-
-    async def pay(self, client: httpx.AsyncClient) -> str:
-        """The configuration that a request with a fresh key was answered by, and its retry as by one."""
-        headers = {KEY: fresh_key(), "Authorization": "Bearer a"}
-        answer = await client.post("/payments", headers=headers, content=b"{}")
-        assert answer.status_code == 200, answer.text
-        again = await client.post("/payments", headers=headers, content=b"{}")
-        assert again.headers["idempotent-replayed"] == "true"
-        assert again.content == answer.content
-        return seen(answer)
-
-
-@asynccontextmanager
-async def reloading(
-    folder: Path, cache: str, workers: int, text: str, behave: Any = None, **environment: str
-) -> AsyncIterator[Reloading]:
-    file = folder / "oncegate.toml"
-    file.write_text(text)
-    async with Upstream(behave or answering(OK)) as upstream:
-        settings: dict[str, Any] = {"config": str(file), "namespace": uuid4().hex, **environment}
-        gateway = Gateway(folder / "log", upstream.url, cache, workers=workers, **settings)
-        try:
-            gateway.ready()
-            until_all_listen = lambda: gateway.text().count("listening on") >= workers  # noqa: E731 - shorter than a function, and its reason is its name
-            await until(until_all_listen, "all workers listen")
-            yield Reloading(gateway, file, upstream, workers)
-        finally:
-            gateway.end()
-
-
-def clients(url: str, count: int = 1) -> httpx.AsyncClient:
-    return httpx.AsyncClient(
-        base_url=url, timeout=DEADLINE, verify=False, limits=httpx.Limits(max_keepalive_connections=count)
-    )
-
-
-async def under_load(one: Reloading, change: Callable[[list[str]], Any], callers: int = 6) -> list[str]:
-    """Which configurations the requests of some callers were answered by, one after the other, while ``change`` is at work.
-
-    Each caller has a connection of its own, that stays open. ``change`` gets what was found, as it comes.
-    """
-    found: list[str] = []
-    is_over = False
-
-    async def call() -> None:
-        async with clients(one.gateway.url) as client:
-            while not is_over:
-                found.append(await one.pay(client))
-
-    calls = [asyncio.create_task(call()) for _ in range(callers)]
-    try:
-        await change(found)
-    finally:
-        is_over = True
-        results = await asyncio.gather(*calls, return_exceptions=True)
-    assert [each for each in results if each is not None] == []
-    return found
 
 
 @pytest.fixture(params=[1, 2], ids=["alone", "two workers"])
@@ -264,63 +133,6 @@ async def test_a_request_in_flight_ends_as_it_began(workers: int, redis_url: str
         assert (await waiting).headers["idempotent-replayed"] == "true"
 
 
-async def test_nobody_switches_before_all_are_ready(redis_url: str, tmp_path: Path) -> None:
-    """One of two workers stands still: the other one is prepared, and serves as before until that one goes on."""
-    async with reloading(tmp_path, redis_url, 2, configuration("a")) as one:
-        _, second = one.gateway.workers()
-        os.kill(second, signal.SIGSTOP)
-        try:
-            one.write(configuration("b"))
-            os.kill(one.gateway.pid, signal.SIGHUP)
-            await until(lambda: "is prepared" in one.gateway.text(), "the first worker is prepared")
-            found = set()
-            for _ in range(20):
-                async with clients(one.gateway.url) as client:
-                    with suppress(httpx.TimeoutException):  # taken by the one that stands still
-                        client.timeout = httpx.Timeout(1)
-                        found.add(await one.pay(client))
-            assert found == {"a"}
-        finally:
-            os.kill(second, signal.SIGCONT)
-        assert (await one.over()).startswith("reloaded")
-        async with clients(one.gateway.url) as client:
-            assert len(await one.serving(client)) == 1
-            assert await one.pay(client) == "b"
-
-
-async def test_a_worker_that_dies_meanwhile_comes_back_with_the_right_one(redis_url: str, tmp_path: Path) -> None:
-    """It is killed while the others wait for it: they go on without it, and its successor begins with what they switch to."""
-    async with reloading(tmp_path, redis_url, 2, configuration("a")) as one:
-        second = await one.half_prepared(configuration("b"))
-        os.kill(second, signal.SIGKILL)
-        assert (await one.over()).startswith("reloaded")
-        await until(lambda: one.gateway.text().count("listening on") >= 3, "another worker listens")
-        async with clients(one.gateway.url) as client:
-            (count,) = (await one.serving(client)).values()
-            assert count == 2
-        for _ in range(8):
-            async with clients(one.gateway.url) as client:
-                assert await one.pay(client) == "b"
-
-
-async def test_workers_that_are_killed_at_random_come_back_with_the_right_one(redis_url: str, tmp_path: Path) -> None:
-    async with reloading(tmp_path, redis_url, 2, configuration("a")) as one:
-        for number in range(6):
-            one.write(configuration("ba"[number % 2]))
-            os.kill(one.gateway.pid, signal.SIGHUP)
-            await asyncio.sleep(0.004 * number)  # wherever it is by then: each moment is one to die at
-            os.kill(one.gateway.workers()[number % 2], signal.SIGKILL)
-            line = await one.over()
-            assert line.startswith("reloaded") or "no worker lives" in line
-            deaths = number + 1
-            await until(lambda: one.gateway.text().count("listening on") >= 2 + deaths, "another worker")  # noqa: B023 - awaited within its round
-        if "no worker lives" in one.lines()[-1]:
-            await one.reload(configuration("a"))
-        async with clients(one.gateway.url) as client:
-            (count,) = (await one.serving(client)).values()
-            assert count == 2
-
-
 async def test_a_certificate_is_renewed_under_load(workers: int, redis_url: str, tmp_path: Path) -> None:
     """New connections get the new one, those that are open go on; files that can't be used change nothing."""
     authority = Authority(tmp_path)
@@ -364,63 +176,6 @@ async def test_several_signals_at_once_end_with_the_last_file(workers: int, redi
             assert done.status_code == 200  # behind all that the signals have begun
             assert one.lines()[-1].endswith("as before")
             assert len(await one.serving(client)) == 1
-            assert await one.pay(client) == "b"
-
-
-async def test_a_worker_that_cannot_keeps_all_from_it(redis_url: str, tmp_path: Path) -> None:
-    """Of two workers one gets the keys of tokens, and the other one, a moment later, an error."""
-
-    class GoodOnce(JwksServer):
-        good = 1
-
-        @property
-        def status(self) -> int:
-            return 200 if self.fetched <= self.good else 404
-
-        @status.setter
-        def status(self, status: int) -> None:
-            """It goes by ``good``."""
-
-    with GoodOnce(Issuer().jwks()) as server:
-        more = f'scope = ["jwt:sub"]\n[jwt]\njwks = "{server.url}"\n'
-        async with reloading(tmp_path, redis_url, 2, configuration("a")) as one:
-            line = await one.reload(configuration("b", more))
-            assert "jwks: answered 404" in line
-            await until(lambda: server.fetched == 2, "both have tried")
-            async with clients(one.gateway.url) as client:
-                assert await one.pay(client) == "a"
-                assert len(await one.serving(client)) == 1
-            server.good = 100
-            assert (await one.reload(configuration("b", more))).startswith("reloaded")
-
-
-AN_HOUR_LATER = """
-import oncegate.app.reload.parent as parent
-now, receive, passed = parent.monotonic, parent.ParentReload._receive, []
-def received(self, seconds):
-    found = receive(self, seconds)
-    passed.extend(found)
-    return found
-parent.monotonic = lambda: now() + 3600 * bool(passed)
-parent.ParentReload._receive = received
-"""
-"""For the parent an hour passes as soon as the first worker has answered: the other one is late, on a slow machine, too."""
-
-
-async def test_a_worker_that_answers_nothing_keeps_all_from_it(redis_url: str, tmp_path: Path) -> None:
-    """For so long, and no longer; and the next reload is its own."""
-    async with reloading(tmp_path, redis_url, 2, configuration("a"), before=AN_HOUR_LATER) as one:
-        _, second = one.gateway.workers()
-        os.kill(second, signal.SIGSTOP)
-        one.write(configuration("b"))
-        os.kill(one.gateway.pid, signal.SIGHUP)
-        line = await one.over()
-        os.kill(second, signal.SIGCONT)
-        assert re.search(r"not reloaded, configuration \w+ stays: worker 1 did not answer within", line)
-        async with clients(one.gateway.url) as client:
-            assert len(await one.serving(client)) == 1
-        assert (await one.reload(configuration("b"))).startswith("reloaded")
-        async with clients(one.gateway.url) as client:
             assert await one.pay(client) == "b"
 
 
@@ -510,51 +265,6 @@ async def test_a_secret_is_changed_step_by_step_and_no_other_way(redis_url: str,
         assert len(one.upstream.requests) == 1
         for secret in (old, new, another):
             assert secret.replace(" ", "_") not in one.gateway.text()
-
-
-IMPATIENT = """
-import oncegate.app.reload.link as link
-import oncegate.app.reload.parent as parent
-link.SEND_SECONDS, keep, second = 60.0, parent.WorkerLinks.keep, [1]
-def kept(self, index, process):
-    keep(self, index, process)
-    if index in second:
-        second.remove(index)
-        self.by_index[index].channel.settimeout(1.0)
-parent.WorkerLinks.keep = kept
-"""
-"""The parent has little patience with its second worker, not with that one's successor, and much with those that go on."""
-
-
-async def test_a_worker_that_takes_nothing_is_replaced_and_nobody_switches_before(
-    redis_url: str, tmp_path: Path
-) -> None:
-    """What is sent to it is more than its socket holds, and it stands still."""
-    large = configuration("b").replace("header", f"docs_url = 'https://d.example/{'x' * 1_000_000}'\nheader", 1)
-    async with reloading(tmp_path, redis_url, 2, configuration("a"), before=IMPATIENT) as one:
-        _, second = one.gateway.workers()
-        os.kill(second, signal.SIGSTOP)
-        one.write(large)
-        os.kill(one.gateway.pid, signal.SIGHUP)
-        assert "stays: worker 1 takes no message: it is replaced" in await one.over()
-        os.kill(second, signal.SIGCONT)
-        await until(lambda: one.gateway.text().count("listening on") >= 3, "another worker listens")
-        async with clients(one.gateway.url) as client:
-            assert await one.pay(client) == "a"
-        assert (await one.reload(large)).startswith("reloaded")
-        async with clients(one.gateway.url) as client:
-            (count,) = (await one.serving(client)).values()
-            assert count == 2
-
-
-async def test_a_stop_does_not_wait_for_a_reload(redis_url: str, tmp_path: Path) -> None:
-    """One for which a worker keeps all waiting is given up."""
-    async with reloading(tmp_path, redis_url, 2, configuration("a")) as one:
-        second = await one.half_prepared(configuration("b"))
-        one.gateway.terminate()
-        assert (await one.over()).endswith("stays: the gateway is stopping")
-        os.kill(second, signal.SIGCONT)
-        assert await asyncio.to_thread(one.gateway.exit_code) == 0
 
 
 AT_THE_START = """
