@@ -11,10 +11,11 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from oncegate.cache import transitions
-from oncegate.cache.codec import body_begins, decode, encode
+from oncegate.cache.codec import encode
 from oncegate.cache.encryption import OFF_LOOP_BYTES, Encryption, given_encryption, off_loop
 from oncegate.cache.errors import CacheError, RecordUnreadable
 from oncegate.cache.record import TOKEN_BYTES, Claim, ClaimRequest, Record, body_bytes
+from oncegate.cache.sql import reading
 from oncegate.cache.sql.calls import (
     BytesDecision,
     CallDecision,
@@ -24,7 +25,7 @@ from oncegate.cache.sql.calls import (
     with_line,
 )
 from oncegate.cache.sql.line import Call, ClaimCall, Line
-from oncegate.cache.sql.rows import Row, Rows
+from oncegate.cache.sql.rows import Rows
 from oncegate.cache.store import (
     MOST_PROCESSES,
     Adopt,
@@ -41,9 +42,6 @@ from oncegate.cache.store import (
 from oncegate.cache.transitions import Resolution, ResolveRequest
 
 Result = TypeVar("Result")
-
-_PEEK_BYTES = 16384
-"""Of a record in a list: more than its head has, as a rule."""
 
 
 class SqlCache(CallbackCache, by_callback=True):
@@ -185,52 +183,15 @@ class SqlCache(CallbackCache, by_callback=True):
 
     async def get(self, key: str) -> Claim | None:
         """See `Cache.get`."""
-        return await self._read(key, 0)
+        return await reading.read(self._rows(), key, self.encryption)
 
     async def peek(self, key: str) -> Claim | None:
         """See `Cache.peek`."""
-        return await self._read(key, _PEEK_BYTES)
+        return await reading.read(self._rows(), key, self.encryption, reading.PEEK_BYTES)
 
     async def peek_all(self, keys: Sequence[str]) -> list[Claim | RecordUnreadable | None]:
         """See `PeeksAtMany`."""
-        rows = self._line(asyncio.get_running_loop()).rows
-        held = await rows.read_all(keys, _PEEK_BYTES)
-        return [await self._peeked(key, held[key]) if key in held else None for key in keys]
-
-    async def _peeked(self, key: str, read: tuple[Row, int]) -> Claim | RecordUnreadable | None:
-        row, size = read
-        try:
-            if len(row.data) == size:
-                return await self._as_claim(key, row, size)
-            end = body_begins(row.data)
-            if end > len(row.data):
-                return await self.peek(key)
-            return await self._as_claim(key, row._replace(data=row.data[:end]), size)
-        except RecordUnreadable as error:
-            return error
-
-    async def _read(self, key: str, most: int) -> Claim | None:
-        rows = self._line(asyncio.get_running_loop()).rows
-        read = await rows.read(key, most)
-        if read is not None and len(read[0].data) < read[1]:
-            end = body_begins(read[0].data)
-            if end > most:
-                read = await rows.read(key)
-            else:
-                read = read[0]._replace(data=read[0].data[:end]), read[1]
-        if read is None:
-            return None
-        return await self._as_claim(key, *read)
-
-    async def _as_claim(self, key: str, row: Row, size: int) -> Claim:
-        cut = size if len(row.data) < size else -1
-        record = await off_loop(
-            0 if self.encryption is None else len(row.data),
-            partial(
-                decode, row.data, row.remaining_ms, traced=True, size=cut, encryption=self.encryption, key=key.encode()
-            ),
-        )
-        return Claim(False, record, row.remaining_ms)
+        return await reading.peek_all(self._rows(), keys, self.encryption)
 
     async def resolve(self, key: str, request: ResolveRequest) -> Resolution:
         """See `Cache.resolve`."""
@@ -254,7 +215,7 @@ class SqlCache(CallbackCache, by_callback=True):
 
     async def audit_lines(self, namespace: str) -> list[bytes]:
         """See `KeepsAudit`."""
-        read = await self._line(asyncio.get_running_loop()).rows.read(audit_key(namespace))
+        read = await self._rows().read(audit_key(namespace))
         return [] if read is None else read[0].data.split(b"\n")
 
     async def keep_process(self, namespace: str, name: str, entry: bytes, *, ttl_ms: int) -> None:
@@ -267,7 +228,7 @@ class SqlCache(CallbackCache, by_callback=True):
 
     async def processes(self, namespace: str) -> list[KeptProcess]:
         """See `KeepsProcesses`."""
-        rows = self._line(asyncio.get_running_loop()).rows
+        rows = self._rows()
         keys, _ = await rows.scan("", processes_key(namespace), MOST_PROCESSES)
         held = await rows.read_all(keys, 0) if keys else {}
         return [KeptProcess(row.data, row.remaining_ms) for row, _ in held.values()]
@@ -277,17 +238,16 @@ class SqlCache(CallbackCache, by_callback=True):
         prefix = f"{namespace}:{key_digest}:" if key_digest is not None else f"{namespace}:"
         if cursor and not cursor.startswith(prefix):
             raise ValueError("this is no cursor of ours")
-        rows = self._line(asyncio.get_running_loop()).rows
-        keys, last = await rows.scan(cursor, prefix, max(1, limit))
+        keys, last = await self._rows().scan(cursor, prefix, max(1, limit))
         return Page(tuple(keys), last)
 
     async def check(self) -> list[str]:
         """See `Cache.check`."""
-        return await self._line(asyncio.get_running_loop()).rows.check()
+        return await self._rows().check()
 
     async def describe(self) -> Described:
         """See `Describes`."""
-        rows = self._line(asyncio.get_running_loop()).rows
+        rows = self._rows()
         advice = await rows.check()
         return Described(self.system, [await rows.describe()], advice)
 
@@ -307,6 +267,9 @@ class SqlCache(CallbackCache, by_callback=True):
             self._drop_closed()
             line = self._lines[loop] = Line(self._open_rows(loop), loop, self._timeout)
         return line
+
+    def _rows(self) -> Rows:
+        return self._line(asyncio.get_running_loop()).rows
 
     def _drop_closed(self) -> None:
         for loop in [loop for loop in list(self._lines) if loop.is_closed()]:

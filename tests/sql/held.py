@@ -78,5 +78,5 @@ def source_of(relay: Relay) -> Any:
 
 async def swept(inbox: Inbox) -> None:
     """Does once what `Inbox.following` does again and again."""
-    for sweep in inbox._sweeps:
+    for sweep in inbox._maintenance.sweeps:
         await sweep()

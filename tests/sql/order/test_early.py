@@ -14,7 +14,7 @@ from sqlalchemy import MetaData
 
 from oncegate.prometheus import ConsumerMetrics
 from oncegate.sql import Inbox, SequenceEarly
-from oncegate.sql.inbox import inbox as inbox_module
+from oncegate.sql.inbox import maintenance
 from oncegate.sql.order.early import MOST_NOTED, EarlyMessages, EarlyNumber
 from oncegate.sql.order.numbers import Numbered, digest
 from oncegate.sql.order.table import order_table
@@ -27,7 +27,7 @@ OWN_ROW = "SELECT sequence, parked, early, early_since, early_aggregate FROM onc
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inbox_module, "NOTED_EVERY", 0.02)
+    monkeypatch.setattr(maintenance, "NOTED_EVERY", 0.02)
 
 
 def waiting(place: Place) -> list[dict[str, Any]]:

@@ -59,6 +59,28 @@ def identified(delivery: Delivery, digests: Digests, aggregate: KeyText = "", se
     return Message(record, fingerprint, delivery.sent_at, aggregate, sequence, other)
 
 
+def identified_each(
+    keys: Sequence[KeyText],
+    callers: Sequence[KeyText] | None,
+    payloads: Sequence[Any] | None,
+    sent_at: Sequence[datetime | None] | None,
+    digests: Digests,
+) -> list[Message]:
+    """The messages of a batch, with one item of each for each key. Raises ``TypeError`` for one key in place of a list."""
+    if isinstance(keys, str | bytes):
+        raise TypeError("keys is one key: give a list of them")
+    count = len(keys)
+    each = zip(
+        keys,
+        [""] * count if callers is None else callers,
+        [None] * count if payloads is None else payloads,
+        [None] * count if sent_at is None else sent_at,
+        strict=True,
+    )
+    deliveries = [Delivery(key, payload, caller=caller, sent_at=sent) for key, caller, payload, sent in each]
+    return [identified(delivery, digests) for delivery in deliveries]
+
+
 def record_of(delivery: Delivery, digests: Digests) -> str:
     """The id of a message that has a key, or brings an id. Raises `KeyInvalid`."""
     return _ids(delivery, digests)[0]

@@ -9,11 +9,8 @@ All of it is written once, for SQLAlchemy's synchronous sessions and connections
 """
 
 import functools
-import inspect
-import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, get_args, overload
 
@@ -34,19 +31,17 @@ from oncegate.middleware.consumers.sql_interface import (
     given_seconds,
     set_inbox,
 )
-from oncegate.sql.database.access import in_transaction
 from oncegate.sql.database.errors import InboxMisused
 from oncegate.sql.database.sessions import AnyAsync, AnySync, check_session, in_session
 from oncegate.sql.database.terms import limits_of, lock_shared
-from oncegate.sql.handlers.background import in_background, repeat
-from oncegate.sql.handlers.batch import of_batches
-from oncegate.sql.handlers.handler import Sweep, awaited, called, execute_awaited, without_session
-from oncegate.sql.handlers.ordered import in_order
+from oncegate.sql.handlers.decorated import check_maker, decorated
+from oncegate.sql.handlers.handler import execute_awaited
 from oncegate.sql.handlers.transaction import is_result
-from oncegate.sql.inbox.arguments import Named, NamedEach, check_choice, check_numbers, identified
-from oncegate.sql.inbox.cleanup import BATCH_SIZE, Retention, keep_forgetting
+from oncegate.sql.inbox.arguments import Named, NamedEach, check_choice, check_numbers, identified, identified_each
+from oncegate.sql.inbox.cleanup import BATCH_SIZE, Retention
+from oncegate.sql.inbox.maintenance import InboxMaintenance
 from oncegate.sql.inbox.reset import ConsumerReset
-from oncegate.sql.inbox.stats import InboxStats, stats
+from oncegate.sql.inbox.stats import InboxStats
 from oncegate.sql.marking.entry import AsyncEntry, Entry, Marking
 from oncegate.sql.marking.marker_writer import MarkerWriter
 from oncegate.sql.marking.sequence_writer import SequenceWriter
@@ -54,13 +49,9 @@ from oncegate.sql.marking.statements import Message
 from oncegate.sql.marking.table import inbox_table
 from oncegate.sql.marking.writer import Writer
 from oncegate.sql.order.guard import Order
-from oncegate.sql.order.table import ORDER, PARKED, order_table
+from oncegate.sql.order.table import order_table
 
-log = logging.getLogger("oncegate.inbox")
-
-NOTED_EVERY = 5.0
-"""Seconds."""
-
+OnForgotten = Literal["reject", "run"]
 P = ParamSpec("P")
 Payload = TypeVar("Payload")
 AsyncOf = TypeVar("AsyncOf", bound=AsyncSession)
@@ -105,7 +96,7 @@ class Inbox:
         schema: str | None = None,
         max_result: int = 65536,
         on_mismatch: OnMismatch = "reject",
-        on_forgotten: Literal["reject", "run"] = "reject",
+        on_forgotten: OnForgotten = "reject",
         retention: float = 604800.0,
         redelivery_horizon: float = 86400.0,
         strict: bool = True,
@@ -119,9 +110,9 @@ class Inbox:
     ) -> None:
         check_watch(watch)
         check_names(consumer, aliases)
-        check_choice("order", order, "none", "latest", "contiguous")
+        check_choice("order", order, *get_args(Order))
         check_choice("on_mismatch", on_mismatch, *get_args(OnMismatch))
-        check_choice("on_forgotten", on_forgotten, "reject", "run")
+        check_choice("on_forgotten", on_forgotten, *get_args(OnForgotten))
         check_numbers(starts_at, max_parked, max_attempts)
         wait_timeout, idle_timeout = given_seconds(wait_timeout=wait_timeout, idle_timeout=idle_timeout)
         retention, redelivery_horizon = given_seconds(retention=retention, redelivery_horizon=redelivery_horizon)
@@ -135,13 +126,10 @@ class Inbox:
         self.ordered = order != "none"
         self.contiguous = order == "contiguous"
         self.max_attempts = max_attempts
-        self._sweeps: list[Sweep] = []
-        self._starts_at = starts_at
         self.unmarked = 0
         """How many messages without a key this process has executed without a marker."""
         names = (consumer, *aliases)
-        self._retention = Retention(names, retention, redelivery_horizon)
-        self._reset = ConsumerReset(names, wait_timeout)
+        kept = Retention(names, retention, redelivery_horizon)
         self._table = inbox_table(MetaData(), schema)
         limits = f"{limits_of(wait_timeout, idle_timeout)} AND {lock_shared(names)}"
         options: dict[str, Any] = {
@@ -156,6 +144,8 @@ class Inbox:
             self._writer = self._sequences = SequenceWriter(
                 table, names, limits, order=order, starts_at=starts_at, max_parked=max_parked, **options
             )
+        self._reset = ConsumerReset(names, wait_timeout, self._writer, self._table, self._sequences, starts_at)
+        self._maintenance = InboxMaintenance(self._table, kept, self._writer, self._sequences)
 
     def table(self, metadata: MetaData) -> Table:
         """The inbox's table as a part of ``metadata``, for your own migrations; one for all inboxes of a schema."""
@@ -229,18 +219,7 @@ class Inbox:
         their keys are. ``callers``, ``payloads`` and ``sent_at`` have one item for each key. Raises what `first` raises; a
         `KeyReused` of one message is one of the batch.
         """
-        if isinstance(keys, str | bytes):
-            raise TypeError("keys is one key: give a list of them")
-        count = len(keys)
-        each = zip(
-            keys,
-            [""] * count if callers is None else callers,
-            [None] * count if payloads is None else payloads,
-            [None] * count if sent_at is None else sent_at,
-            strict=True,
-        )
-        deliveries = [Delivery(key, payload, caller=caller, sent_at=sent) for key, caller, payload, sent in each]
-        messages = [identified(delivery, self.digests) for delivery in deliveries]
+        messages = identified_each(keys, callers, payloads, sent_at, self.digests)
         if isinstance(session, AsyncSession | AsyncConnection):
             return self._mark_async(session, messages)
         check_session(session)
@@ -279,16 +258,7 @@ class Inbox:
         Raises `InboxBusy`, `InboxUnavailable`, and `InboxMisused` where something was written before.
         """
 
-        def reset(sync: AnySync) -> None:
-            with self._writer.meanings():
-                connection = self._writer.enter(sync)
-                if self._sequences is None:
-                    self._reset.reset_markers(connection, self._table)
-                else:
-                    parked = self._sequences.parked
-                    self._reset.reset_numbers(connection, parked.order, parked.parked, self._starts_at)
-
-        return in_session(session, reset)
+        return in_session(session, self._reset.reset)
 
     @overload
     def transaction(
@@ -316,22 +286,14 @@ class Inbox:
         Besides what `first` raises: `CommitUnknown` where the connection broke during COMMIT, `InboxBusy` and `InboxUnavailable`
         for the database's errors in the handler too.
         """
-        of_asyncio = isinstance(sessions, async_sessionmaker)
-        if not of_asyncio and not isinstance(sessions, sessionmaker):
-            raise TypeError(f"sessions is a {type(sessions).__name__}: give a sessionmaker or an async_sessionmaker")
+        check_maker(sessions)
         if batch and self.ordered:
             raise TypeError("an order takes one message at a time: leave out batch=True, and use Subscription.execute")
-        make: Any = of_batches if batch else awaited if of_asyncio else called
 
         def decorate(handler: Callable[..., Any]) -> Callable[..., Any]:
-            if inspect.iscoroutinefunction(handler) is not of_asyncio:
-                raise TypeError("an async_sessionmaker is for a coroutine function, a sessionmaker for a plain one")
-            if self._sequences is None:
-                made = make(self, sessions, handler)
-            else:
-                made, sweep = in_order(self, self._sequences, sessions, handler)
-                self._sweeps.append(sweep)
-            made = without_session(handler, made)
+            made, sweep = decorated(self, self._sequences, sessions, handler, batch=batch)
+            if sweep is not None:
+                self._maintenance.sweeps.append(sweep)
             set_inbox(made, self)
             if isinstance(engine := sessions.kw.get("bind"), AsyncEngine | Engine):
                 vars(made)["maintained"] = functools.partial(self.maintained, engine)  # for a worker
@@ -362,57 +324,29 @@ class Inbox:
         With an asynchronous session: ``await session.run_sync(billing.measure)``. Raises SQLAlchemy's errors.
         """
         connection = session if isinstance(session, Connection) else session.connection()
-        found = stats(connection, self._table)
-        oldest = None if found.oldest is None else found.oldest.timestamp()
-        self._writer.notify(lambda watch: watch.inbox_measured(found.table, found.rows, oldest))
-        if self._sequences is not None:
-            self._sequences.measure(connection)
-        return found
+        return self._maintenance.measure(connection)
 
-    @asynccontextmanager
-    async def maintained(
+    def maintained(
         self, engine: AsyncEngine | Engine, *, every: float = 3600.0, batch_size: int = BATCH_SIZE
-    ) -> AsyncIterator[None]:
+    ) -> AbstractAsyncContextManager[None]:
         """While it is entered, what is older than ``retention`` is forgotten every so many seconds, ``batch_size`` at a time.
 
         In transactions of its own. The engine's role needs DELETE besides what consumers need. Any number of processes may do
         it. What fails is logged, and done the next time. ``watch`` is notified of what is deleted, and of the table's size.
         """
-        retention = replace(self._retention, batch_size=batch_size)
-        forgetting = keep_forgetting(engine, self._table, retention, every, self._on_pruned, self.measure)
-        async with in_background(forgetting), in_background(self._keep_noting(engine)), self.following():
-            yield
+        return self._maintenance.maintained(engine, every, batch_size)
 
-    async def _keep_noting(self, engine: AsyncEngine | Engine) -> None:
-        """Have operators see what stays with its broker because it came early; handlers of `transaction` do it by themselves."""
-        sequences = self._sequences
-        if sequences is None or not sequences.parks or self._sweeps:
-            return
-
-        async def note() -> None:
-            for each in sequences.early.take():
-                await in_transaction(engine, functools.partial(sequences.early.note, early=each))
-            await in_transaction(engine, sequences.early.clear)
-            await in_transaction(engine, sequences.measure)
-
-        await repeat([note], NOTED_EVERY, ORDER, "messages that came early can't be noted")
-
-    @asynccontextmanager
-    async def following(self, *, every: float = 5.0) -> AsyncIterator[None]:
+    def following(self, *, every: float = 5.0) -> AbstractAsyncContextManager[None]:
         """While it is entered, parked messages whose turn has come are run every so many seconds, and at once, as after a death.
 
         For inboxes with ``order="contiguous"``, and what `transaction` has decorated; `maintained` does it, too.
         """
-        async with in_background(repeat(self._sweeps, every, PARKED, "parked messages can't be looked for")):
-            yield
+        return self._maintenance.following(every)
 
     def on_unmarked(self, count: int) -> None:
         """Count messages without a key that are executed without a marker."""
         self.unmarked += count
         self._writer.count("unmarked", count)
-
-    def _on_pruned(self, rows: int) -> None:
-        self._writer.notify(lambda watch: watch.markers_pruned(self._table.fullname, rows))
 
     def mark(self, session: Session | Connection, messages: Sequence[Message]) -> list[Entry]:
         """Like `first_many`, for messages whose records' ids are known."""

@@ -19,21 +19,39 @@ from sqlalchemy import Connection, Table, delete, text, update
 
 from oncegate.sql.database.errors import InboxMisused
 from oncegate.sql.database.misuse import WRITTEN_BEFORE, has_written
+from oncegate.sql.database.sessions import AnySync
 from oncegate.sql.database.terms import clock, lock_alone, wait_limit
 from oncegate.sql.database.types import insert_into
+from oncegate.sql.marking.sequence_writer import SequenceWriter
 from oncegate.sql.marking.table import NO_MESSAGE, RESET
+from oncegate.sql.marking.writer import Writer
+from oncegate.sql.order.parked import ParkedMessages
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerReset:
-    """Of the consumer with these ``names``. Both raise `InboxMisused` where the transaction has written before."""
+    """The reset of the consumer with these ``names``, which ``writer`` writes for; ``sequences`` are there with an order."""
 
     names: Sequence[str]
     wait_timeout: float
+    writer: Writer
+    table: Table
+    sequences: SequenceWriter | None
+    starts_at: int
 
-    def reset_markers(self, connection: Connection, table: Table) -> None:
+    def reset(self, session: AnySync) -> None:
+        """See `Inbox.reset`. Raises `InboxMisused` where the transaction has written before."""
+        with self.writer.meanings():
+            connection = self.writer.enter(session)
+            self._lock(connection)
+            if self.sequences is None:
+                self._delete_markers(connection)
+            else:
+                self._set_back(connection, self.sequences.parked)
+
+    def _delete_markers(self, connection: Connection) -> None:
         """Delete all markers, and have what was forgotten before not count."""
-        self._lock(connection)
+        table = self.table
         connection.execute(delete(table).where(table.c.consumer.in_(self.names), table.c.message != NO_MESSAGE))
         insert = insert_into(table, connection.dialect.name)
         values = {"received_at": clock(connection), "message": NO_MESSAGE, "result": RESET}
@@ -44,11 +62,11 @@ class ConsumerReset:
                 row.on_conflict_do_update(index_elements=[table.c.consumer, table.c.message], set_=changed)
             )
 
-    def reset_numbers(self, connection: Connection, order: Table, parked: Table, starts_at: int) -> None:
+    def _set_back(self, connection: Connection, messages: ParkedMessages) -> None:
         """Set all aggregates' numbers back to the one before the first, and delete what is parked."""
-        self._lock(connection)
+        order, parked = messages.order, messages.parked
         emptied = dict.fromkeys(("message", "fingerprint", "result", "early", "early_since", "early_aggregate"))
-        values = {"sequence": starts_at - 1, "parked": 0, **emptied}
+        values = {"sequence": self.starts_at - 1, "parked": 0, **emptied}
         connection.execute(update(order).where(order.c.consumer.in_(self.names)).values(values))
         connection.execute(delete(parked).where(parked.c.consumer.in_(self.names)))
 
