@@ -202,8 +202,8 @@ class Lease:
 
     async def _renewed(self) -> bool:
         sent = monotonic()
-        extended = self._shared.cache.renew(self.key, token=self.token, lease_ms=self._policy.lease_ms)
-        ours: object = await self._shared.timed("extend", extended)  # a cache of one's own may say 1
+        renewing = self._shared.cache.renew(self.key, token=self.token, lease_ms=self._policy.lease_ms)
+        ours: object = await self._shared.timed("renew", renewing)  # a cache of one's own may say 1
         if ours:
             self.held_since = sent
         return bool(ours)

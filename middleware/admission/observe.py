@@ -69,7 +69,7 @@ class Watch:
     def cache_answered(self, operation: str, seconds: float) -> None:
         """The cache has answered a call that a request, or its attempt, waited for.
 
-        ``operation``: ``claim``, ``complete``, ``extend``, ``release`` or ``get``.
+        ``operation``: ``claim``, ``complete``, ``renew``, ``release`` or ``get``.
         """
 
     def cache_failed(self, operation: str, seconds: float) -> None:

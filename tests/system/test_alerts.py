@@ -77,7 +77,7 @@ async def test_each_alert_is_active_after_the_first_event_and_none_before(
             killed = fresh_key()
             ledger.answer(killed, Reply(gate=gate))
             task = caller.send(gateway, killed)
-            await until(lambda: extended(prometheus), "its lease is renewed")
+            await until(lambda: renewed(prometheus), "its lease is renewed")
             deaths = await kill_the_one_that_holds(task, gateway)
             await active("OncegateWorkerDied", "OncegateAttemptsLost")
             assert total(prometheus, "oncegate_attempts_lost_total") == 1
@@ -173,4 +173,4 @@ def total(prometheus: Prometheus, name: str) -> float:
 
 
 def extended(prometheus: Prometheus) -> bool:
-    return total(prometheus, 'oncegate_cache_seconds_count{operation="extend"}') > 0
+    return total(prometheus, 'oncegate_cache_seconds_count{operation="renew"}') > 0

@@ -136,7 +136,7 @@ GAUGES: Final = {
 
 # -- labels' values -------------------------------------------------------------------------------------------------------
 
-OPERATIONS: Final = ("claim", "extend", "complete", "release", "get")
+OPERATIONS: Final = ("claim", "renew", "complete", "release", "get")
 """Calls of a cache that requests wait for."""
 RELEASED: Final = "released"
 OUTCOMES: Final = (State.SUCCEEDED, State.FAILED, State.UNKNOWN)

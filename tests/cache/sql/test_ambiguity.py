@@ -18,6 +18,7 @@ from oncegate.cache.sql.store import SqlCache
 from testing.postgresql import PostgreSQLServer
 from testing.waiting import until
 from tests.cache.proxy import Proxy
+from tests.cache.sql.inside import is_quiet, line_of, set_timeout
 
 PRINT = b"p" * 16
 LEASE_MS, RETENTION_MS, TTL_MS = 600_000, 600_000, 600_000
@@ -152,8 +153,8 @@ async def test_a_claim_that_arrives_behind_its_withdrawal_is_not_made(behind: Be
         with pytest.raises(CacheUnavailable):
             await claim(cache, token)
         behind.proxy.cut_clients()
-        (line,) = cache._lines.values()
-        await until(lambda: not line.withdrawals and not line._busy)
+        line = line_of(cache)
+        await until(lambda: is_quiet(line))
         await behind.proxy.deliver_held()
         assert behind.heads() == []
 
@@ -172,9 +173,9 @@ async def test_a_claim_that_is_won_late_is_adopted(behind: Behind) -> None:
     token, adopted = os.urandom(16), list[Claim]()
     request = ClaimRequest(token, PRINT, LEASE_MS, RETENTION_MS)
     async with opened(behind) as cache:
-        (line,) = cache._lines.values()
+        line = line_of(cache)
         with inserting(behind):
-            line._timeout = 0.2
+            set_timeout(line, 0.2)
             with pytest.raises(CacheUnavailable, match="in time"):
                 await cache.claim("a:key", request, adopt=adopted.append)
         await until(lambda: len(adopted) == 1)
@@ -184,13 +185,13 @@ async def test_a_claim_that_is_won_late_is_adopted(behind: Behind) -> None:
 
 async def test_a_claim_that_waits_for_a_lock_beyond_its_time_is_not_made(behind: Behind) -> None:
     async with opened(behind, timeout=1) as cache:
-        (line,) = cache._lines.values()
+        line = line_of(cache)
         with inserting(behind):
             with pytest.raises(CacheUnavailable):
                 await claim(cache, os.urandom(16))
             waiting = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
             await until(lambda: not behind.server.execute(waiting))
-        await until(lambda: not line.withdrawals and not line._busy)
+        await until(lambda: is_quiet(line))
         assert behind.heads() == []
 
 
@@ -201,8 +202,8 @@ async def test_a_claim_whose_caller_was_cancelled_is_withdrawn(behind: Behind) -
         pending.cancel()
         with pytest.raises(asyncio.CancelledError):
             await pending
-        (line,) = cache._lines.values()
-        await until(lambda: not line._busy)
+        line = line_of(cache)
+        await until(lambda: is_quiet(line))
         assert behind.heads() == []
 
 
@@ -210,7 +211,7 @@ async def test_a_withdrawal_whose_answers_are_lost_again_and_again_goes_on(behin
     """A decision gives up after a few tries; a claim in doubt is not left for that."""
     token = os.urandom(16)
     async with opened(behind, timeout=2) as cache:
-        (line,) = cache._lines.values()
+        line = line_of(cache)
         put, lost = line.rows.put, list[Step]()
 
         def losing(step: Step, then: Callable[[Reply], None]) -> None:

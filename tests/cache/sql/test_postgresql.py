@@ -24,6 +24,7 @@ from oncegate.cache.sql.rows import Reply, Step
 from oncegate.cache.sql.store import SqlCache
 from testing.postgresql import PostgreSQLServer
 from testing.waiting import until
+from tests.cache.sql.inside import is_quiet, line_of
 
 PRINT = b"p" * 16
 RESPONSE = StoredResponse(201, ((b"content-type", b"text/plain"),), b"done", 1_700_000_000_000)
@@ -126,7 +127,7 @@ async def test_a_replay_writes_nothing(records_server: PostgreSQLServer, databas
 async def test_what_waits_goes_as_one_statement(records_server: PostgreSQLServer, database: str) -> None:
     async with opened(records_server, database) as cache:
         await succeeded(cache, "warm:key")
-        (line,) = cache._lines.values()
+        line = line_of(cache)
         sent: list[int] = []
         claims = line.rows._claims  # type: ignore[attr-defined]  # counts statements
         fetch = claims._fetch
@@ -306,8 +307,8 @@ async def test_a_server_that_is_killed_and_started_again_forgets_nothing_that_wa
                 found = await cache.get(key)
                 assert found is not None
                 assert found.record.token == each.record.token
-            (line,) = cache._lines.values()
-            await until(lambda: not line._busy)
+            line = line_of(cache)
+            await until(lambda: is_quiet(line))
             assert await cache.get("down:key") is None
 
 
@@ -366,7 +367,7 @@ async def test_retries_that_come_together_are_answered_by_one_read(
 ) -> None:
     async with opened(records_server, database) as cache:
         await succeeded(cache, "a:key")
-        (line,) = cache._lines.values()
+        line = line_of(cache)
         sent: list[str] = []
         put = line.rows.put
 

@@ -27,6 +27,7 @@ from oncegate.cache.sql.sqlite.rows import SqliteRows
 from oncegate.cache.sql.sqlite.schema import SCHEMA, SqliteAddress, remote_file_system
 from oncegate.cache.sql.store import SqlCache
 from testing.waiting import until
+from tests.cache.sql.inside import connection_of, file_in, has_room_until, is_quiet, line_of
 
 PRINT = b"p" * 16
 RESPONSE = StoredResponse(201, ((b"content-type", b"text/plain"),), b"done", 1_700_000_000_000)
@@ -141,8 +142,7 @@ async def test_a_commit_is_as_durable_as_was_said(tmp_path: Path, options: str, 
     file = SqliteFile(SqliteAddress(f"sqlite:///{tmp_path}/records.db{options}"), 30, SteadyClock())
     cache = SqlCache(lambda loop: SqliteRows(file, loop, 30), timeout=30, closed=file.close)
     await cache.check()
-    assert file._connection is not None
-    assert file._connection.execute("PRAGMA synchronous").fetchone() == (level,)
+    assert connection_of(file).execute("PRAGMA synchronous").fetchone() == (level,)
     await cache.close()
 
 
@@ -179,8 +179,8 @@ async def test_while_a_process_is_stopped_within_a_commit_replays_go_on_and_new_
         holder.send_signal(signal.SIGCONT)
         assert await asyncio.to_thread(holder.wait, 60) == 0
         holder.stdout.close()
-        (line,) = cache._lines.values()
-        await until(lambda: not line._busy)
+        line = line_of(cache)
+        await until(lambda: is_quiet(line))
         # What was given up on was not made after all.
         assert (await claim(cache, "b:key")).record.attempt == 1
 
@@ -226,7 +226,7 @@ async def test_what_is_more_than_one_commit_takes_follows_at_once(
 async def test_a_claim_whose_caller_is_cancelled_just_when_it_is_won_is_given_back(tmp_path: Path) -> None:
     async with opened(tmp_path / "records.db") as cache:
         await succeeded(cache, "a:key")
-        (line,) = cache._lines.values()
+        line = line_of(cache)
         task = asyncio.create_task(claim(cache, "b:key"))
         put = line.rows.put
 
@@ -382,8 +382,8 @@ async def test_a_disk_with_little_room_takes_outcomes_and_no_new_keys(
         won = await claim(cache, "a:key")
         monkeypatch.setattr(module, "LEAST_FREE_BYTES", 1 << 62)
         monkeypatch.setattr(module, "_IDLE", 0.0)
-        (file,) = [each for each in module._files if each.address.path.parent == tmp_path]
-        file._room_until = 0.0
+        file = file_in(tmp_path)
+        has_room_until(file, 0.0)
         with pytest.raises(CacheFull):
             await claim(cache, "b:key")
         assert any("MiB are free" in line for line in await cache.check())
@@ -417,9 +417,8 @@ async def test_a_full_disk_is_an_outage_and_replays_go_on(tmp_path: Path, monkey
 async def test_a_file_that_cannot_be_written_to_serves_replays(tmp_path: Path) -> None:
     async with opened(tmp_path / "records.db") as cache:
         await succeeded(cache, "a:key")
-        (file,) = [each for each in module._files if each.address.path.parent == tmp_path]
-        assert file._connection is not None
-        file._connection.execute("PRAGMA query_only = on")
+        file = file_in(tmp_path)
+        connection_of(file).execute("PRAGMA query_only = on")
         with pytest.raises(CacheUnavailable, match="can't be written to"):
             await claim(cache, "b:key")
         assert (await claim(cache, "a:key")).record.response == RESPONSE
@@ -443,7 +442,7 @@ async def test_a_replay_does_not_wait_for_the_disk(tmp_path: Path) -> None:
     """It is read on the event loop: the thread has nothing to do with it."""
     async with opened(tmp_path / "records.db") as cache:
         await succeeded(cache, "a:key")
-        (file,) = [each for each in module._files if each.address.path.parent == tmp_path]
+        file = file_in(tmp_path)
         put = file.put
         file.put = lambda *_: pytest.fail("a replay goes to the thread")  # type: ignore[method-assign]  # replaced for the length of a test
         try:
@@ -457,7 +456,7 @@ async def test_a_large_record_is_not_read_on_the_loop(tmp_path: Path) -> None:
     async with opened(tmp_path / "records.db") as cache:
         won = await claim(cache, "a:key")
         await cache.complete("a:key", Record(State.SUCCEEDED, won.record.token, PRINT, 1, large), ttl_ms=MANY_MS)
-        (line,) = cache._lines.values()
+        line = line_of(cache)
         assert line.rows.glance("a:key") is None
         assert (await claim(cache, "a:key")).record.response == large
         peeked = await cache.peek("a:key")
