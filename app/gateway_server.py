@@ -132,7 +132,7 @@ class GatewayServer(uvicorn.Server):
             self._notify("READY=1", f"MAINPID={self._replacement.pid}")
 
     async def _entry(self) -> dict[str, Any]:
-        """What others see of this process, by the cache."""
+        """This process's entry in the cache, by which others see it."""
         running = self._running
         first = os.getpid() if self._balance is None else self._parent
         entry = {

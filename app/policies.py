@@ -14,7 +14,7 @@ def gateway_policies(settings: GatewaySettings) -> Policies:
 
 
 def labels_of(policies: Policies) -> tuple[list[tuple[str, Sequence[str]]], list[str]]:
-    """What metrics name requests by: routes with their methods; those of them whose commands are submitted."""
+    """The labels of metrics: routes with their methods; those of them whose commands are submitted."""
     return (
         [(policy.route, methods) for policy, methods in policies.with_methods()],
         [policy.route for policy in policies.all() if policy.submission is not None],

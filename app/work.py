@@ -254,7 +254,7 @@ async def _work(
 
 
 async def _entry(settings: GatewaySettings, name: str) -> dict[str, str]:
-    """What others see of this process, by the cache."""
+    """This process's entry in the cache, by which others see it."""
     worker = settings.worker
     reads = f"{worker.stream} as {worker.consumer_name}"
     return {"kind": "worker", "gateway": name, "configuration": settings_digest(settings), "reads": reads}

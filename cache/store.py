@@ -142,7 +142,7 @@ def audit_key(namespace: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class KeptProcess:
-    """What a process has said of itself, and how long that has left to live."""
+    """A process's entry, and how long it has left to live."""
 
     entry: bytes
     remaining_ms: int
@@ -234,12 +234,12 @@ class PeeksAtMany(Cache, Protocol):
     """A cache that can also read many records in one step: where each would be a question of its own, and answered in turn."""
 
     async def peek_all(self, keys: Sequence[str]) -> list[Claim | RecordUnreadable | None]:
-        """What `Cache.peek` returns or raises of each. Raises `CacheUnavailable`."""
+        """The answer of `Cache.peek` for each, or the error that it raises. Raises `CacheUnavailable`."""
         ...
 
 
 async def peek_all(cache: Cache, keys: Sequence[str]) -> list[Claim | RecordUnreadable | None]:
-    """What `Cache.peek` returns of each of ``keys``, or the error where it can't be read. Raises `CacheUnavailable`."""
+    """The answer of `Cache.peek` for each of ``keys``, or the error where it can't be read. Raises `CacheUnavailable`."""
     if isinstance(cache, PeeksAtMany):
         return await cache.peek_all(keys)
     return await asyncio.gather(*[_peek(cache, key) for key in keys])

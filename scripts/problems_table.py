@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "problems.md"
 TEXTS = ROOT / "app" / "operators" / "pages" / "for_callers" / "problem_texts.py"
 BEGIN, END = "| slug | status | title | retryable |\n| --- | --- | --- | --- |\n", "\n## Retry layers"
-HEAD = '''"""What docs/problems.md says of each problem. Written by scripts/docs: change it there."""
+HEAD = '''"""The texts of docs/problems.md about each problem. Written by scripts/docs: change them there."""
 
 TEXTS = r"""
 '''

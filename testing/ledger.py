@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Literal, Self
 from uuid import uuid4
 
-from testing.own_loop import OwnLoop
-from testing.upstreams import Peer, Request, Upstream
+from testing.own_loop import OwnLoopUpstream
+from testing.upstreams import Peer, Request
 
 
 class Gate:
@@ -56,7 +56,7 @@ class Reply:
     delay: float = 0.0
 
 
-class Ledger(OwnLoop):
+class Ledger(OwnLoopUpstream):
     """For the length of a ``with``. ``arrivals(key)`` are the requests that arrived whole under that key, in their order.
 
     Where a path has a script, its name stands for the keys that have none.
@@ -69,14 +69,6 @@ class Ledger(OwnLoop):
         self.closed = 0
         self._arrivals: defaultdict[str, list[Request]] = defaultdict(list)
         self._script: dict[str, tuple[Reply, ...]] = {}
-        self._upstream = Upstream(self._serve)
-
-    def serving(self) -> Upstream:
-        return self._upstream
-
-    @property
-    def url(self) -> str:
-        return self._upstream.url
 
     def arrivals(self, key: str) -> list[Request]:
         return list(self._arrivals[key])
@@ -95,7 +87,7 @@ class Ledger(OwnLoop):
     def gate(self) -> Gate:
         return Gate(self.loop)
 
-    async def _serve(self, peer: Peer) -> None:
+    async def serve(self, peer: Peer) -> None:
         while True:
             request = await peer.request()
             key, path = next(iter(request.values("idempotency-key")), ""), request.line.split(" ")[1]

@@ -5,6 +5,8 @@ import threading
 from contextlib import AbstractAsyncContextManager
 from typing import Self
 
+from testing.upstreams import Peer, Upstream
+
 
 class OwnLoop:
     """For the length of a ``with``. `serving` runs on `loop`; the test goes on once it has been entered."""
@@ -37,3 +39,22 @@ class OwnLoop:
         async with self.serving():
             self._running.set()
             await self._stopped.wait()
+
+
+class OwnLoopUpstream(OwnLoop):
+    """An upstream at ``url``, which serves each connection by `serve`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._upstream = Upstream(self.serve)
+
+    def serving(self) -> Upstream:
+        return self._upstream
+
+    @property
+    def url(self) -> str:
+        return self._upstream.url
+
+    async def serve(self, peer: Peer) -> None:
+        """Answers what comes by one connection."""
+        raise NotImplementedError

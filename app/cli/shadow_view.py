@@ -40,7 +40,7 @@ _TABLES: tuple[tuple[str, str, Columns], ...] = (
 
 
 def print_report(document: Mapping[str, Any]) -> None:
-    """What was observed, a table for each kind of finding that there is."""
+    """Print what was observed, a table for each kind of finding that there is."""
     span = f", {moment(document['from'])} to {moment(document['until'])}" if document["from"] else ""
     console().print(f"{document['observed']} requests were observed{span}.", markup=False)
     for name, title, columns in _TABLES:

@@ -110,7 +110,7 @@ BY_NAME = {action.name: action for action in ACTIONS}
 
 
 def request_of(action: Button, last: PaymentRequest | None, fresh_key: str) -> PaymentRequest:
-    """What the action sends. One that repeats, before anything was sent, has the first key."""
+    """The request that the action sends. One that repeats, before anything was sent, has the first key."""
     if action.fresh or last is None:
         return PaymentRequest(action.path or "/payments", fresh_key, body_of(action.amount or AMOUNT))
     body = last.body if action.amount is None else body_of(action.amount)

@@ -51,7 +51,7 @@ class Books:
         return payment
 
     def document(self) -> dict[str, Any]:
-        """What the service shows of them: how many POSTs arrived, how many were executed, the last `MOST_SHOWN` entries."""
+        """The books as JSON: how many POSTs arrived, how many were executed, the last `MOST_SHOWN` entries."""
         return {
             "arrived": len(self.entries),
             "executed": len(self.payments),

@@ -28,7 +28,7 @@ class Sent:
 
     @property
     def problem(self) -> dict[str, Any]:
-        """What of the answer is a problem; empty where it is none."""
+        """The answer's members if it is a problem, else none."""
         if self.answer is None or self.answer.headers.get("content-type") != "application/problem+json":
             return {}
         try:

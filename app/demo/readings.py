@@ -1,4 +1,4 @@
-"""What the page shows, read where it is: the gateway's counters and its operators' API, the payments service's own books."""
+"""The state that the page shows: the gateway's counters, a record by the operators' API, the payments service's own books."""
 
 import asyncio
 import re
@@ -41,7 +41,7 @@ class Readings:
     last: PaymentRequest | None = None
     events: list[Event] = field(default_factory=list)
     _ended: int = 0
-    """What was counted by gateways that have ended."""
+    """The count of gateways that have ended."""
     _seen: int = 0
     _keys: set[str] = field(default_factory=set)
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -54,7 +54,7 @@ class Readings:
 
     @property
     def entries(self) -> Sequence[Row]:
-        """What the service has entered under the last key."""
+        """The service's entries under the last key."""
         return [entry for entry in self.books["entries"] if self.last is not None and entry["key"] == self.last.key]
 
     def follow(self, request: PaymentRequest) -> None:
@@ -71,7 +71,7 @@ class Readings:
         self.changed()
 
     def gateway_ended(self) -> None:
-        """What it has counted is in no gateway any more."""
+        """Keep what the gateway has counted: the next one begins at 0."""
         self._ended = self.sent
 
     async def read(self) -> None:

@@ -1,4 +1,4 @@
-"""What the demo runs: the payments service, the gateway in front of it, and a Redis for its records where there is one.
+"""The processes of the demo: the payments service, the gateway in front of it, and a Redis for its records where there is one.
 
 Records outlast the gateway's process: they are in a Redis that writes each command to its file, or in a file of SQLite.
 """

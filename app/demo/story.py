@@ -15,7 +15,7 @@ class Event(NamedTuple):
 
 
 def of_record(before: Row | None, after: Row | None) -> Iterator[str]:
-    """What became of the record, as the operators' API shows it."""
+    """The record's part of the story: what differs between two looks by the operators' API."""
     if after is None:
         if before is not None:
             yield "released: the key is free, the next request is a new attempt"
@@ -40,7 +40,7 @@ _ENDS = {
 
 
 def of_entries(before: Sequence[Row], after: Sequence[Row]) -> Iterator[str]:
-    """What the service has entered under the key."""
+    """The service's part of the story: what it has entered under the key."""
     known = {entry["number"]: entry for entry in before}
     for entry in after:
         earlier = known.get(entry["number"])

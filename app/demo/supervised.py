@@ -26,7 +26,7 @@ class Following(Protocol):
         """The process has written this, once it was up."""
 
     def changed(self, name: str, what: str) -> None:
-        """What became of the process, in words."""
+        """The process was killed, or is up again: ``what``, in words."""
 
     def failed(self, line: str) -> None:
         """It did not start again: `NotStarted`'s line."""

@@ -40,11 +40,11 @@ class TerminalView:
         self._console = console
 
     def introduce(self, **words: str) -> None:
-        """What runs where, and what to try: ``page``, ``upstream``, ``url`` and ``records``."""
+        """Print the addresses, and commands to try. ``words`` are ``page``, ``upstream``, ``url`` and ``records``."""
         self._console.print(_INTRODUCTION.format(**words), markup=False)
 
     def process(self, name: str, what: str) -> None:
-        """What became of a process, or what it reports itself."""
+        """Print a line of a process, or about it."""
         self._console.print(Text(f"  {name:<18}{what}", "dim"))
 
     def decision(self, line: Mapping[str, Any]) -> None:

@@ -44,7 +44,7 @@ class Payments:
 
     @property
     def payments(self) -> list[dict[str, Any]]:
-        """What was paid."""
+        """The payments that were made."""
         return self.books.payments
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:

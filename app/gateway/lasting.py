@@ -1,4 +1,4 @@
-"""What of a gateway outlasts its configuration: records, counts, attempts in flight, and what waits for clients."""
+"""The parts of a gateway that outlast its configuration: records, counts, attempts in flight, and what waits for clients."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING

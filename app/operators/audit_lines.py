@@ -1,4 +1,4 @@
-"""What operators have changed, kept in the cache where each gateway and each command line sees it: the last lines, for a month.
+"""The operators' last changes, kept in the cache for a month, where each gateway and each command line sees them.
 
 The log ``oncegate.audit`` has them all (`oncegate.app.operators.audit`). Here is what can be listed: one command to the cache
 when an operator changes something, none with a request.

@@ -38,7 +38,7 @@ STOP_SECONDS: Final = 1.0
 _MOST_TEXT: Final = 200
 _TEXTS: Final = ("name", "kind", "gateway", "version", "build", "configuration", "reads")
 _MOST_COUNT: Final = 2**53
-"""What a sum of still fits into JSON, whoever has written it."""
+"""The largest count that is believed: a sum of these still fits into JSON, whoever has written them."""
 _AHEAD_MS: Final = 86_400_000
 """An entry that claims to live for longer is none."""
 
@@ -135,7 +135,7 @@ async def processes(cache: KeepsProcesses, namespace: str) -> dict[str, Any]:
 
 
 def differences(found: list[dict[str, Any]]) -> list[str]:
-    """What those of one kind should have in common, and have not, a line each."""
+    """The differences between processes of one kind that should have none, a line each."""
     lines = []
     for kind in sorted({row["kind"] for row in found}):
         for name, word in (("configuration", "configurations"), ("version", "versions"), ("build", "builds")):

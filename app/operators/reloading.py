@@ -1,4 +1,4 @@
-"""What comes of a reload, and the function by which operators have one done."""
+"""A reload's outcome, and the function by which operators have one done."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Reloaded:
-    """What came of a reload. ``digest`` is of the configuration in effect after it.
+    """A reload's outcome. ``digest`` is of the configuration in effect after it.
 
     ``refusal`` is the line that says why nothing has changed, empty where all was applied. ``wait`` are the settings that
     have changed and take effect with a restart.

@@ -1,4 +1,4 @@
-"""What gateways have observed (``shadow = true``), counted from the lines of their logs: `ShadowReport`.
+"""`ShadowReport`: the observations of gateways (``shadow = true``), counted from the lines of their logs.
 
 What it keeps is bounded, however long the logs are: of each kind of finding `MOST` different ones are told apart, and
 the rest is counted together. Routes, methods and decisions are few; callers may be many.
@@ -28,7 +28,7 @@ _MEMBERS: Final[dict[str, type | tuple[type, ...]]] = {
     "route": str,
     "method": str,
 }
-"""What a line has, and its types."""
+"""The members of a line, and their types."""
 _TWICE: Final = frozenset({GateDecision.REPLAY, GateDecision.DUPLICATE, GateDecision.IN_FLIGHT})
 """Decisions on a request whose command was executed, or was being executed."""
 _NO_REFUSALS: Final = frozenset({"upstream-unreachable", "upstream-failed", "upstream-timeout", "gateway-failed"})
@@ -66,7 +66,7 @@ class Tally:
 
 
 class ShadowReport:
-    """What enforcement would have done to the requests that were observed."""
+    """The report of what enforcement would have done to the requests that were observed."""
 
     def __init__(self) -> None:
         self.observed = 0

@@ -1,4 +1,4 @@
-"""What was stored for requests, shown to an operator: one road for the API, the console and the command line.
+"""Stored responses, shown to an operator: one road for the API, the console and the command line.
 
 It may hold what is secret, so each look is a line of the audit. All else that there is to know of a record, a command or a
 message is shown without one, and without what was stored.

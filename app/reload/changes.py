@@ -1,4 +1,4 @@
-"""What of a configuration that was read anew can be in effect without a restart."""
+"""The changes of a configuration: which can be in effect without a restart."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -58,7 +58,7 @@ def in_effect(running: GatewaySettings, read: GatewaySettings) -> tuple[GatewayS
 
 
 def _check_encryption(running: Sequence[str], read: Sequence[str]) -> None:
-    """What a process that has switched encrypts must be read by one that has not."""
+    """Refuse keys by which a process that has switched would encrypt what one that has not can't read."""
     if read and read[0] not in ("none", *running):
         raise ConfigurationError(
             "encryption_keys: the first one was not in use before: what it encrypts could not be read where it is not known "

@@ -44,7 +44,7 @@ Raises `ConfigurationError` where it can't be made. It is called in a thread, in
 
 @dataclass(frozen=True, slots=True)
 class NewSettings:
-    """What was read: the ``settings`` that can be in effect, and those that ``wait`` for a restart."""
+    """The settings that were read: ``settings`` can be in effect, those that ``wait`` need a restart."""
 
     settings: GatewaySettings
     wait: tuple[str, ...] = ()
@@ -83,7 +83,7 @@ class Running:
         self._admin_token = admin_token
         self._observe = observe
         self.tls = tls
-        """What the ports speak, if that is TLS; its certificate is read anew with all else."""
+        """The TLS of the ports, if they have it; its certificate is read anew with all else."""
         self.parts = [*parts, *([] if tls is None else [tls.prepare])]
         """Where others register what follows the configuration, too; before workers are forked."""
         self.by: Reload | None = None
@@ -177,7 +177,7 @@ class Running:
         return before
 
     async def settle(self, before: Forwarder) -> None:
-        """What is left to do after `install`, in an event loop: note by which rules records are addressed, close connections."""
+        """Finish what `install` began, in an event loop: note by which rules records are addressed, close connections."""
         try:
             check = self.gateway.check_addresses
             for line in await check() if check is not None else ():
@@ -190,7 +190,7 @@ class Running:
     # -- reported -----------------------------------------------------------------------------------------------------
 
     def applied(self, before: GatewaySettings, wait: Sequence[str]) -> Reloaded:
-        """What came of a reload that was installed, for the log and for who had it done."""
+        """The outcome of a reload that was installed, for the log and for who had it done."""
         for line in settings_advice(self.settings):
             log.warning("%s", line)
         cache, namespace = self.gateway.lasting.cache, self.settings.namespace

@@ -111,7 +111,7 @@ class Predecessor:
             await asyncio.sleep(CHECK_SECONDS)  # not by a reader: what came stays there, for the other workers
 
     def _received(self) -> bytes | None:
-        """What it has sent; empty: it has broken off; ``None``: nothing yet."""
+        """The bytes that it has sent; empty: it has broken off; ``None``: nothing yet."""
         try:
             return self._connection.recv(LONGEST, socket.MSG_PEEK)
         except BlockingIOError:

@@ -1,4 +1,4 @@
-"""What one gateway has to do with replacements: it may replace a running one, and may be replaced itself later."""
+"""A gateway's part in replacements: it may replace a running one, and may be replaced itself later."""
 
 import logging
 import mmap

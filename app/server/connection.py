@@ -221,7 +221,7 @@ class InboundConnection(asyncio.Protocol):
             self.pause_reading()
 
     def came_behind(self, data: bytes) -> None:
-        """What a client has sent behind a request for another protocol: kept for that, within bounds."""
+        """Bytes that a client has sent behind a request for another protocol: kept for that, within bounds."""
         request = self._pipelined[-1] if self._pipelined else self._answering
         if request is not None and request.upgrades and request.feed(data) > HIGH_WATER:
             self.pause_reading()

@@ -9,7 +9,7 @@ from oncegate.middleware.outcome.problems import Answer
 
 
 class Served:
-    """What connections hand their requests to: an ASGI ``app``, and what it can do besides, if it has such attributes.
+    """The recipient of a port's requests: an ASGI ``app``, and what it can do besides, if it has such attributes.
 
     - ``direct`` takes a whole request that can be answered without a task. ``False``: nothing was done, call the app.
     - ``begun`` is called with each request when its turn has come.

@@ -13,7 +13,7 @@ PASS: Final = "pass"  # noqa: S105 - the decision on a request that is not under
 OPERATIONS: Final = "operations"
 MALFORMED: Final = "malformed"
 DECISIONS: Final = (PASS, OPERATIONS, MALFORMED, *dict.fromkeys([*(each.value for each in GateDecision), *KINDS]))
-"""What may stand for a decision in a line: those of requests under enforcement, and what becomes of the others."""
+"""The decisions that a line may have: those of requests under enforcement, and what becomes of the others."""
 
 _STATUS: Final = re.compile(r"[1-5]([0-9][0-9]|xx)")
 _DURATION: Final = re.compile(r">([0-9]+(?:\.[0-9]+)?)(ms|s)")

@@ -54,7 +54,7 @@ class Certificate:
         return _validity(text)[1]
 
     def advice(self) -> list[str]:
-        """What is allowed and probably not meant of files that `load` took, a line each."""
+        """Advice about files that `load` took, a line each: allowed, and probably not meant."""
         begins, ends = _validity(Path(self.cert).read_text("latin-1"))
         name, lines = self.settings[0], []
         days = (ends - time()) / _DAY
@@ -136,12 +136,12 @@ def upstream_context(ca_file: str | None, certificate: Certificate | None) -> ss
 
 
 def listener_certificate(settings: GatewaySettings) -> Certificate | None:
-    """What clients are shown."""
+    """The certificate that clients are shown."""
     return Certificate(settings.tls_cert, settings.tls_key, ("tls_cert", "tls_key")) if settings.tls_cert else None
 
 
 def upstream_certificate(settings: GatewaySettings) -> Certificate | None:
-    """What the upstream is shown."""
+    """The certificate that the upstream is shown."""
     names = ("upstream_cert", "upstream_key")
     return Certificate(settings.upstream_cert, settings.upstream_key, names) if settings.upstream_cert else None
 

@@ -1,4 +1,4 @@
-"""What must hold between the gateway's settings, of which each for itself is right."""
+"""The rules between the gateway's settings, of which each for itself is right."""
 
 import math
 from typing import TYPE_CHECKING, Final

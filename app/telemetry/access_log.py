@@ -36,7 +36,7 @@ _ZONE: Final = "+0000"
 
 
 class Line:
-    """What is known of one request while it is answered. Times are by the monotonic clock, 0.0 where it has not come to that.
+    """The line of one request, while it is answered. Times are by the monotonic clock, 0.0 where it has not come to that.
 
     ``began``: its head was there; ``handed_on``: its answer was begun; ``last``: so far the last of its response was there to
     be sent. ``attempt``: the one that it ran itself. ``is_written``: nothing is added any more.

@@ -47,7 +47,7 @@ Gauges = Mapping[str, Callable[[], float]]
 
 _COLUMNS_OF_METHOD: Final = (len(DECISIONS) + 1) * 2
 _COLUMNS_OF_ROUTE: Final = len(OUTCOMES) + 1 + len(HISTOGRAMS["upstream"].bounds) + 2 + 3
-"""What `Metrics._take` takes for each method of a route, and for the route."""
+"""The columns that `Metrics._take` takes for each method of a route, and for the route."""
 
 
 class Metrics(Watch):
@@ -281,7 +281,7 @@ class Metrics(Watch):
         return page_of(self._registry, accept)
 
     def of_the_moment(self) -> dict[str, int]:
-        """What is under way in all workers, and what those have lost that died, by the names of their metrics."""
+        """Attempts and connections of this moment in all workers, and the losses of dead ones, by the names of their metrics."""
         columns = {
             "attempts_in_flight": self._in_flight,
             "outcomes_waiting": self._waiting,

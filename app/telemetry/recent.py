@@ -29,7 +29,7 @@ Ended = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """What was counted since the start, at the instant ``at`` of the monotonic clock, which is ``at_ms`` of Unix time."""
+    """The counts since the start, at the instant ``at`` of the monotonic clock, which is ``at_ms`` of Unix time."""
 
     at: float
     at_ms: int
@@ -72,7 +72,7 @@ class RecentDecisions:
         return _Reading(at, at_ms, await self.counts(), ended)
 
     async def counts(self) -> Counter[Decided]:
-        """What was counted since the start."""
+        """The counts since the start."""
         counts: Counter[Decided] = Counter()
         for number, ((route, _, decision, mode), count) in enumerate(self._metrics.decided()):
             if count:

@@ -185,7 +185,7 @@ class Refusals:
         }
 
     async def _counted(self, first: int, last: int) -> tuple[dict[str, Counter[RefusalRow]], int]:
-        """What the tables of these minutes hold, by caller, and how many refusals they have seen, of all workers."""
+        """The refusals in the tables of these minutes, by caller, and how many they have seen, of all workers."""
         found: dict[str, Counter[RefusalRow]] = {}
         refused = 0
         for number, at in enumerate(range(0, self._workers * _WORKER_BYTES, _TABLE_BYTES)):

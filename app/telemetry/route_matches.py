@@ -59,7 +59,7 @@ class RouteMatches:
 
 
 def _keys_of(listed: Iterable[tuple[str, Sequence[str]]]) -> Iterable[tuple[str, str, int]]:
-    """What each of the routes is known by: its pattern, its methods, and how many before it look the same."""
+    """The key of each of the routes: its pattern, its methods, and how many before it look the same."""
     seen: Counter[tuple[str, str]] = Counter()
     for route, names in listed:
         methods = " ".join(names)

@@ -39,7 +39,7 @@ class CallDecision(Generic[Result]):
         self._law = law
         self.encryption = encryption
         self.traced = False
-        """What is there is read with its trace."""
+        """The record that is there is read with its trace."""
         self.looks_first = True
         """It may be answered by what is there, so that a look that costs little comes first."""
         self._tries = 0
@@ -97,7 +97,7 @@ class ClaimDecision(CallDecision[Claim]):
 
 
 class OwnerDecision(CallDecision[bool]):
-    """What only the owner of ``token`` does. With an ``outcome``, its attempt is guessed to be in flight."""
+    """A decision that only the owner of ``token`` makes. With an ``outcome``, its attempt is guessed to be in flight."""
 
     __slots__ = ("_data", "_outcome", "_token")
 

@@ -1,4 +1,4 @@
-"""What a call wants of a database, and what it answers: rows of bytes that are compared and swapped. No state is known here.
+"""The steps of a call in a database, and their answers: rows of bytes that are compared and swapped. No state is known here.
 
 A row is a record's look-up key, its bytes, and the instant from which on it is gone, in Unix ms by the database's clock.
 """
@@ -12,7 +12,7 @@ from oncegate.cache.errors import CacheUnavailable
 
 
 class Row(NamedTuple):
-    """What is held under a key, read at ``now_ms``. It is gone if ``ends_ms`` is not later."""
+    """A row: the bytes under a key, read at ``now_ms``. It is gone if ``ends_ms`` is not later."""
 
     data: bytes
     ends_ms: int
@@ -20,7 +20,7 @@ class Row(NamedTuple):
 
     @property
     def remaining_ms(self) -> int:
-        """What it has left to live; 0 or less: it is gone, and only not swept yet."""
+        """The time that it has left; 0 or less: it is gone, and only not swept yet."""
         return self.ends_ms - self.now_ms
 
 
@@ -29,7 +29,7 @@ HEAD_BYTES: Final = 18
 
 
 class Expected(enum.IntEnum):
-    """What a swap expects to find."""
+    """The row that a swap expects to find."""
 
     NOTHING = 0
     """No row."""
@@ -90,7 +90,7 @@ class Rows(Protocol):
     """The rows of one database, for one event loop. Each step is atomic; a reply is passed on in the loop, once."""
 
     def glance(self, key: str) -> Found | None:
-        """What is under ``key``, where that can be read at once; ``None``: it takes a `Read`."""
+        """The answer to a `Read` of ``key``, where it can be had at once; ``None``: it takes the step."""
         ...
 
     def now_ms(self) -> int:
@@ -106,7 +106,7 @@ class Rows(Protocol):
         ...
 
     async def read_all(self, keys: Sequence[str], most: int) -> dict[str, tuple[Row, int]]:
-        """What `read` has of each of ``keys`` that there is, in one step. Raises `CacheUnavailable`."""
+        """The rows of ``keys``, of those that there are, as `read` has each, in one step. Raises `CacheUnavailable`."""
         ...
 
     async def scan(self, after: str, prefix: str, limit: int) -> tuple[list[str], str]:

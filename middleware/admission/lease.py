@@ -93,7 +93,7 @@ class Lease:
         return record_id(self.key) + self.origin
 
     def ids(self) -> dict[str, str]:
-        """What a line of the log about the attempt carries beside that."""
+        """The members of a log's line about the attempt, beside that name."""
         return ids(self.scope, self._policy.unshown)
 
     # -- confirmed ----------------------------------------------------------------------------------------------------

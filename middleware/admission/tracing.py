@@ -77,7 +77,7 @@ class DeliveryTrace(AttemptTrace, Protocol):
     """A trace of one delivery to a consumer."""
 
     def decided(self, decision: str, attempt: int, record: str, *, run: bool) -> None:
-        """What was decided about it; ``run``: it is to be executed."""
+        """It was decided about; ``run``: it is to be executed."""
 
     def marked(self, decision: str) -> None:
         """An inbox has decided about it, as in `oncegate.middleware.admission.observe.Watch.message_marked`."""

@@ -165,7 +165,7 @@ class CommandProcessor(Generic[Payload, Result]):
         raise overtaken("command")
 
     def _request(self, command: Payload, key: str, caller: str, wait: float | None) -> AdmissionRequest:
-        """What is to be admitted. Raises what `process` raises before it asks the cache."""
+        """The request for admission. Raises what `process` raises before the cache is called."""
         settings, key_form = self._policy.settings, self._policy.key_form
         if settings.require_scope and not caller:
             raise CallerMissing("This command needs to know its caller.")

@@ -123,7 +123,7 @@ class Bypass:
         return responses.bypassed_headers(headers)
 
     def ids(self) -> dict[str, str]:
-        """What a line of the log about the request carries."""
+        """The members of a log's line about the request."""
         return ids(self.scope, self._policy.unshown)
 
     def send(self, message: Message) -> Awaitable[None]:

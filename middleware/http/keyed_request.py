@@ -52,7 +52,7 @@ log = logging.getLogger("oncegate.http")
 
 OBSERVER_FAILED: Final = "the observer failed"
 MISMATCHED: Final = "mismatch-warned"
-"""What a replay counts as whose payload was another one (``on_mismatch = "warn"``)."""
+"""The decision that a replay counts as whose payload was another one (``on_mismatch = "warn"``)."""
 
 # Members of an enumeration take long to look up.
 _REPLAY: Final = GateDecision.REPLAY
@@ -336,5 +336,5 @@ class KeyedRequest:
                 log.exception(OBSERVER_FAILED, extra=self.ids())
 
     def ids(self) -> dict[str, str]:
-        """What a line of the log about the request carries."""
+        """The members of a log's line about the request."""
         return ids(self.scope, self.policy.unshown)

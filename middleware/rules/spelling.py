@@ -10,7 +10,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 @dataclass(frozen=True, slots=True)
 class Spelling:
-    """What a text has to match as a whole, for ``Annotated[str, Spelling(...)]``; ``words`` come after "must be"."""
+    """A pattern that a text has to match as a whole, for ``Annotated[str, Spelling(...)]``; ``words`` come after "must be"."""
 
     pattern: str
     words: str

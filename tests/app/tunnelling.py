@@ -79,6 +79,6 @@ class Flood:
         async with asyncio.timeout(PATIENCE):
             while True:
                 before = self.sent
-                await asyncio.sleep(0.5)
+                await asyncio.sleep(0.5)  # nothing happens when no more is taken: only time shows it
                 if before and self.sent == before:
                     return before

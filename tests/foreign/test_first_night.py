@@ -18,9 +18,9 @@ import pytest
 from oncegate.app.settings.admin_tokens import AdminToken
 from testing.caller import fresh_key, is_replay, slug
 from testing.gateway import DEADLINE, Gateway
-from testing.own_loop import OwnLoop
+from testing.own_loop import OwnLoopUpstream
 from testing.servers import RedisServer
-from testing.upstreams import Peer, Upstream
+from testing.upstreams import Peer
 from testing.waiting import wait_until
 from tests.foreign.chrome import Chrome, Tab
 from tests.foreign.conftest import decided, fetched_or_skipped
@@ -33,7 +33,7 @@ LEASE, PATIENT = 9, 3
 """Seconds: the gateways' lease, and a cache time-out that only a dead Redis exceeds."""
 
 
-class Payments(OwnLoop):
+class Payments(OwnLoopUpstream):
     """A payments service with ``books``: what was booked for each key. ``holds`` names keys whose first request is not answered
     while the gateway lives, ``before`` it is booked or ``after``.
     """
@@ -43,16 +43,8 @@ class Payments(OwnLoop):
         self.books: dict[str, list[str]] = {}
         self.arrived = Counter[str]()
         self.holds: dict[str, str] = {}
-        self._upstream = Upstream(self._serve)
 
-    def serving(self) -> Upstream:
-        return self._upstream
-
-    @property
-    def url(self) -> str:
-        return self._upstream.url
-
-    async def _serve(self, peer: Peer) -> None:
+    async def serve(self, peer: Peer) -> None:
         while True:
             request = await peer.request()
             key = request.value("idempotency-key") or ""

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from testing.caller import BODY_MARK, CALLER_MARK, KEY_MARK, RawClient
-from testing.own_loop import OwnLoop
-from testing.upstreams import Peer, Upstream
+from testing.own_loop import OwnLoopUpstream
+from testing.upstreams import Peer
 from testing.waiting import wait_until
 
 ROUTES: list[dict[str, Any]] = [
@@ -55,27 +55,19 @@ OF_ONE_CONNECTION = {"connection", "transfer-encoding", "keep-alive"}
 Answer = tuple[int, list[tuple[str, str]], bytes]
 
 
-class Service(OwnLoop):
+class Service(OwnLoopUpstream):
     """Answers each request by its path and number. What is sent to ``/held`` waits until its key is `opened`."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._upstream = Upstream(self._serve)
         self._gates: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
         self.arrivals: Counter[str] = Counter()
         """How many requests of each number have arrived, which is once or never."""
 
-    def serving(self) -> Upstream:
-        return self._upstream
-
-    @property
-    def url(self) -> str:
-        return self._upstream.url
-
     def opened(self, key: str) -> None:
         self.loop.call_soon_threadsafe(self._gates[key].set)
 
-    async def _serve(self, peer: Peer) -> None:
+    async def serve(self, peer: Peer) -> None:
         while True:
             request = await peer.request()
             path, number, key = (

@@ -172,5 +172,5 @@ def total(prometheus: Prometheus, name: str) -> float:
     return float(found["value"][1])
 
 
-def extended(prometheus: Prometheus) -> bool:
+def renewed(prometheus: Prometheus) -> bool:
     return total(prometheus, 'oncegate_cache_seconds_count{operation="renew"}') > 0

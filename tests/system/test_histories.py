@@ -22,10 +22,10 @@ import pytest
 from testing.caller import BODY_MARK, CALLER_MARK, Caller, fresh_key, is_replay, slug
 from testing.gateway import Gateway
 from testing.histories import Answer, Execution, History, Terms, Unexplained, explain
-from testing.own_loop import OwnLoop
+from testing.own_loop import OwnLoopUpstream
 from testing.postgresql import records_server
 from testing.servers import RedisServer
-from testing.upstreams import Peer, Upstream
+from testing.upstreams import Peer
 from tests.system.conftest import Start
 
 TERMS = Terms(lease=10)
@@ -176,23 +176,15 @@ def test_a_response_may_leave_before_its_record_where_the_cache_may_be_away() ->
     explain(BAD["a response before its record"], Terms(lease=10, records_first=False))
 
 
-class Witness(OwnLoop):
+class Witness(OwnLoopUpstream):
     """An upstream that answers each request otherwise, after a while, and writes down what it has seen, by caller and key."""
 
     def __init__(self, seed: str) -> None:
         super().__init__()
         self.seen: defaultdict[tuple[str, str], list[Execution]] = defaultdict(list)
         self._chance = random.Random(seed)
-        self._upstream = Upstream(self._serve)
 
-    def serving(self) -> Upstream:
-        return self._upstream
-
-    @property
-    def url(self) -> str:
-        return self._upstream.url
-
-    async def _serve(self, peer: Peer) -> None:
+    async def serve(self, peer: Peer) -> None:
         while True:
             request = await peer.request()
             began, content, cut = time.monotonic(), uuid4().hex.encode(), self._chance.random() < 0.1

@@ -21,7 +21,7 @@ from oncegate.middleware.rules.paths.path_pattern import PathPattern, parts_of
 from oncegate.middleware.rules.settings import DEFAULT_METHODS, IdempotencySettings
 
 Rules = Mapping[str, Any]
-"""What a policy publishes of one route."""
+"""The members that a policy publishes of one route."""
 _UNITS: Final = ((86400, "day"), (3600, "hour"), (60, "minute"))
 _ABSENT: Final = object()
 """For a member that a gateway of another version doesn't publish."""
@@ -145,7 +145,7 @@ def _member(rules: Rules, where: Sequence[str]) -> Any:
 
 
 def changed(was: Rules | None, now: Rules | None) -> list[str]:
-    """What a caller of one route notices, a sentence each. ``None``: the request is not under enforcement."""
+    """The changes that a caller of one route notices, a sentence each. ``None``: the request is not under enforcement."""
     if was is None or now is None:
         if now is None:
             return [] if was is None else ["is no longer under enforcement: keys are not looked at"]
@@ -169,7 +169,7 @@ def changed(was: Rules | None, now: Rules | None) -> list[str]:
 
 
 def differences(was: Sequence[Rules], now: Sequence[Rules]) -> list[tuple[str, str]]:
-    """What changes for callers between two lists of routes, the last of which is for all other paths: whom it is about, and what.
+    """The changes for callers between two lists of routes, the last of which is for all other paths: whom it is about, and what.
 
     Each route stands for its requests by one path that it matches: what counts there before and after may be other routes.
     """
@@ -245,7 +245,7 @@ async def compared_with_gateway(url: str, now: GatewaySettings) -> list[Finding]
 
 
 def _rules(settings: GatewaySettings) -> list[Rules]:
-    """What ``settings`` publish, and beside it the rest of each route's settings."""
+    """The published policy of ``settings``, and beside it the rest of each route's settings."""
     routes = gateway_policies(settings).with_methods()
     policy = orjson.loads(published(routes, settings_digest(settings), lambda _: True))
     names = [name for name in IdempotencySettings.model_fields if name not in PUBLISHED]

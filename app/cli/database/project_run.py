@@ -71,7 +71,7 @@ def _stop(runners: Sequence[ProjectionRunner]) -> None:
 
 
 def _projection(target: str) -> Projection:
-    """What ``package.module:name`` names. Raises `NotDone`."""
+    """The object that ``package.module:name`` names. Raises `NotDone`."""
     found = imported_for("", target, "projection")
     if not isinstance(found, Projection):
         raise NotDone(f"{target} is a {type(found).__name__}: no Projection", usage=True)

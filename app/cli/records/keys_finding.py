@@ -21,7 +21,7 @@ _TTL = (
 
 
 class Finding(Protocol):
-    """What the options say. They are looked at when it is called, with the ``caller`` that another option gives."""
+    """The finding that the options give. They are read when it is called, with the ``caller`` that another option gives."""
 
     def __call__(self, caller: str | None, *, force: bool = False, attempt: int = 0) -> "ResolveRequest":
         """Ends the process where they can't be.

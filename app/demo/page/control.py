@@ -51,7 +51,7 @@ class Control:
         self._hosts = frozenset(f"{name}:{port}".encode() for name in ("127.0.0.1", "localhost"))
 
     def changed(self) -> None:
-        """What the page shows has changed."""
+        """Have those who follow the page get what has changed on it."""
         self._change.set()
         self._change = asyncio.Event()
 

@@ -27,7 +27,7 @@ class DemoPage:
     faults: Faults
 
     def regions(self) -> dict[str, Html]:
-        """What changes, by the ids of the elements that hold it."""
+        """The parts of the page that change, by the ids of the elements that hold them."""
         return {
             "counts": self._counts(),
             "outcome": join(self._outcome()),

@@ -222,7 +222,7 @@ async def _made(page: ConsolePage, visit: Visit) -> Response:
 
 
 async def _form(request: Request, receive: Receive) -> dict[str, str]:
-    """What a form has sent. Raises `PageRefused`, also for one of another origin."""
+    """The fields of a form that was sent. Raises `PageRefused`, also for one of another origin."""
     if is_foreign(request.headers):
         raise PageRefused(403, _FOREIGN)
     try:

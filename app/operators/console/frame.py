@@ -1,4 +1,4 @@
-"""What all pages of the console share: who may, which requests are taken, and what a page is answered with.
+"""The frame of all pages of the console: who may see them, which requests are taken, and how they are answered.
 
 A page is a function of a `Visit`, in a table of `ConsolePage`. By the time it is called, somebody is logged in who may have it,
 and a POST is known to come from a form of that session.
@@ -35,7 +35,7 @@ HEADERS: Final = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
-"""What each answer of the console carries; the operations add ``Cache-Control: no-store``."""
+"""The headers of each answer of the console; the operations add ``Cache-Control: no-store``."""
 _LOCAL: Final = re.compile(r"(/[A-Za-z0-9:._~-]+)*")
 
 

@@ -98,7 +98,7 @@ async def _processes(sources: Sources) -> dict[str, Any]:
 
 
 async def _database(sources: Sources) -> dict[str, Any]:
-    """What waits in the consumers' database; nothing, where none is given."""
+    """The counts of what waits in the consumers' database; nothing, where none is given."""
     if sources.database is None:
         return {}
     try:

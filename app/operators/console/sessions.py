@@ -112,7 +112,7 @@ class Sessions:
         self._ended.add(session.identifier)
 
     def sign(self, session: Session, text: str) -> str:
-        """What shows that ``text`` was written here, for this session."""
+        """The signature of ``text``, which shows that it was written here, for this session."""
         return _mac(self._keys[0], b"text", session.identifier + text.encode()).hex()[:32]
 
     def _read(self, key: bytes, identifier: bytes, ends: int, whose: bytes) -> Session | None:

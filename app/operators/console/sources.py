@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What the pages show.
+    """The sources of what the pages show.
 
     ``recent`` are the decisions of this gateway, ``refusals`` whom it has refused, ``gauges`` numbers of the moment, by all its
     workers; ``policy`` is what is published about keys; ``streams`` open the commands of a stream, by its name; ``standing`` is
@@ -50,5 +50,5 @@ def database_of(sources: Sources) -> "OperatorsDatabase":
 
 
 def changes_of(sources: Sources, author: Author) -> DatabaseChanges:
-    """What the ``author`` changes there."""
+    """The changes there, made by ``author``."""
     return DatabaseChanges(database_of(sources), sources.audit, author)

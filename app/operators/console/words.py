@@ -1,4 +1,4 @@
-"""What is shown in words: times, ages and numbers, as filters of the templates."""
+"""Times, ages and numbers in words, as filters of the templates."""
 
 import json
 from collections.abc import Callable

@@ -1,1 +1,1 @@
-"""What waits in the consumers' database, where the gateway is given one, and what operators change there."""
+"""The consumers' database, where the gateway is given one: what waits there, and what operators change."""

@@ -48,7 +48,7 @@ CHANGE_SECONDS: Final = 15.0
 _THREADS: Final = 4
 """Calls at once in a process; more wait for their turn, as a part of their time."""
 _SPARE_SECONDS: Final = 2.0
-"""What a driver may need to give up by itself."""
+"""The time that a driver may need to give up by itself."""
 MOST_BODY: Final = 64 * 1024
 """Bytes of a message's body that are shown."""
 _BEGIN: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -87,8 +87,8 @@ class OperatorsDatabase:
     async def waiting(
         self, *, limit: int = MOST_LISTED, cursor: str = "", aggregate: str | bytes | None = None
     ) -> tuple[list[Waiting], str]:
-        """What waits, the longest first, of one ``aggregate`` (its id, or the digest of that) or of all; and the cursor behind
-        that, empty where it is all.
+        """Aggregates that wait, the longest first: one ``aggregate`` (its id, or its digest), or all. And the cursor behind
+        them, empty where there are no more.
         """
         after = _place(cursor) if cursor else None
         found = await self._run(partial(_waiting, limit + 1, after, aggregate), READ_SECONDS)

@@ -1,4 +1,4 @@
-"""What can fail of what operators see and change in the consumers' database, and how much of it one answer has."""
+"""Errors of the consumers' database, as operators see them, and the bounds of one answer."""
 
 from typing import Final
 

@@ -20,7 +20,7 @@ MOST_CHANGED: Final = 1000
 
 @dataclass(slots=True)
 class LetterChanges:
-    """What came of a change: the letters that were changed, as `Commands.retry` and `Commands.discard` name them, and the ids of
+    """A change's outcome: the letters that were changed, as `Commands.retry` and `Commands.discard` name them, and the ids of
     those that are ``unread``, and stay: their consumer has no group. ``complete``: whether those were all that there are.
     """
 

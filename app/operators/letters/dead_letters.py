@@ -33,7 +33,7 @@ MOST_SCANNED = 10_000
 MOST_OF_ONE = 100
 """Dead letters of one command, or of one entry, that are found."""
 NOT_ALL = f"among the newest {MOST_SCANNED:,}, and there are others: give the dead letter's own id"
-"""What is said where none was found, and not all were looked at."""
+"""The line where none was found, and not all were looked at."""
 SECONDS = 5.0
 """The time-out of a Redis for an operator, who has time; longer where ``cache_timeout`` is."""
 

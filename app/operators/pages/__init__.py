@@ -1,1 +1,1 @@
-"""What is under the prefix, by FastAPI: its paths, who may have which, and a client of them."""
+"""The paths under the prefix, by FastAPI: who may have which, and a client of them."""

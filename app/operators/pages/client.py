@@ -84,7 +84,7 @@ class RemoteGateway:
         return self._document("GET", "audit/?" + urlencode(query), AuditList)
 
     async def decisions(self, minutes: int) -> dict[str, Any]:
-        """What it answered in the last ``minutes``. Raises `GatewayError`."""
+        """The gateway's decisions of the last ``minutes``. Raises `GatewayError`."""
         return self._document("GET", f"decisions/?minutes={minutes}", DecisionList)
 
     async def callers(self, minutes: int, limit: int) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from oncegate.cache.trace import trace_id_of
 from oncegate.middleware.rules.keys.key import RECORD_ID, caller_of_id, record_id
 
 CALLER_DIGEST: Final = re.compile(r"[A-Za-z0-9._]{20}")
-"""What a record's id has of its caller, behind the colon."""
+"""The caller's part of a record's id, behind the colon."""
 MOST_SCANNED: Final = 10_000
 """Records that one answer looks at where nothing else is said."""
 MOST_SECONDS: Final = 10.0

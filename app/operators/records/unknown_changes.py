@@ -63,7 +63,7 @@ class UnknownAt:
 
 @dataclass(slots=True)
 class UnknownChanges:
-    """What came of an answer: how many records were looked at (``scanned``), were meant (``found``), and are ``resolved``.
+    """An answer's outcome: how many records were looked at (``scanned``), were meant (``found``), and are ``resolved``.
 
     ``refused``: others have changed them between the look and the change. ``left``: of unknown outcome, but not at that instant,
     or they don't say since when. With ``cursor`` it goes on, until it is ``complete``.

@@ -47,7 +47,7 @@ _WORDS: Final = {
     "model_type": "must be a table",
     "model_attributes_type": "must be a table",
 }
-"""What is said in the place of pydantic's words, by the types of its errors."""
+"""The words in the place of pydantic's, by the types of its errors."""
 _OF_ALL_ROUTES: Final = {
     "tuple_type": "is a list of tables: write [[routes]], with two brackets, before each of them",
     "model_type": "must be a table, [[routes]], with a path",
@@ -56,7 +56,7 @@ _OF_ALL_ROUTES: Final = {
 _NAMED: Final = re.compile(r"([a-z_]+(?:\.[a-z0-9_]+)*): (.*)", re.DOTALL)
 """A message about settings together names the one that it is about."""
 _A_KIND: Final = re.compile(r"\[key\]|str|.*[\[(].*")
-"""What pydantic adds to the way to a value where a setting takes several kinds."""
+"""Words that pydantic adds to the way to a value where a setting takes several kinds."""
 
 
 def line_of(error: ValidationError, origins: Origins) -> str:
@@ -99,7 +99,7 @@ def _message(fault: ErrorDetails, where: tuple[str | int, ...]) -> str:
 
 
 def unknown_setting(where: tuple[str | int, ...], *, is_table: bool = False) -> str:
-    """What to do about a name that is no setting's in its place: it may be one elsewhere, or nearly one."""
+    """The advice about a name that is no setting's in its place: it may be one elsewhere, or nearly one."""
     place, name = ("routes" if where[0] == "routes" else str(where[0]) if len(where) > 1 else ""), str(where[-1])
     if is_table and name not in Route.model_fields:
         return _unknown_table(place, name)

@@ -9,7 +9,7 @@ from typing import Any
 Where = tuple[str | int, ...]
 """The way to a value: ``("routes", 0, "path")``."""
 PREFIX = "ONCEGATE_"
-"""What the names of variables begin with."""
+"""The beginning of variables' names."""
 
 
 class Origins:

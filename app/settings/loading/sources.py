@@ -29,7 +29,7 @@ _SECRET = ("secret", "encryption_keys")
 _FILES = {"secret_file": "secret", "encryption_keys_file": "encryption_keys"}
 """Settings that name such a file, and the one that gets its lines, and is not given besides."""
 _NOT_TOML = {"Cannot overwrite": ": a name is there twice", "Cannot declare": ": a table is there twice"}
-"""What may be said of a file that is none, by how the parser's own words begin."""
+"""The words about a file that can't be parsed, by how the parser's own begin."""
 _LISTS = {
     "": 'a list is written as JSON: ["one", "two"]',
     "routes": 'routes are written as JSON: [{"path": "/payments/*"}]',

@@ -5,7 +5,7 @@ from typing import Any, Final
 from oncegate.app.settings.gateway import GatewaySettings
 
 _VARIABLE: Final = {"type": "string", "pattern": r"\$\{[A-Za-z_][A-Za-z0-9_]*\}"}
-"""What may stand for any value: it is taken from the environment."""
+"""A value that is taken from the environment, which may stand for any."""
 _ELSEWHERE: Final = ("secret", "encryption_keys")
 """Settings that are only named in the file."""
 

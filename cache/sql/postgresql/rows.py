@@ -146,7 +146,7 @@ class PostgresRows:
         self._others.put(look, swept)
 
     async def look(self, look: Callable[[Any], Awaitable[Made]]) -> Made:
-        """What ``look`` makes of a connection. Raises `CacheError`."""
+        """The result of ``look``, which is called with a connection. Raises `CacheError`."""
         reply: asyncio.Future[Any] = self._loop.create_future()
         self._others.put(look, lambda answer: set_reply(reply, answer))
         try:

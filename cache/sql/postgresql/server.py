@@ -24,7 +24,7 @@ except ImportError as missing:
 log = logging.getLogger("oncegate.cache")
 
 Look = Callable[[Any], Awaitable[Any]]
-"""What is done besides the steps: on a connection."""
+"""A call beside the steps: of a connection."""
 
 MOST_WAITING: Final = 10_000
 """Steps that wait for a connection. More of them come only while the server stalls; those callers have left by then."""
@@ -98,7 +98,7 @@ class Sender:
                 self._task = None
 
     def _batch(self) -> list[_Job]:
-        """What goes together: steps of one kind, each key once (see `Line`), no more bytes than a server bears; or one look."""
+        """The next batch: steps of one kind, each key once (see `Line`), no more bytes than a server bears; or one look."""
         waiting = self._waiting
         batch = [waiting.popleft()]
         kind, size = _kind(batch[0].step), _size(batch[0].step)

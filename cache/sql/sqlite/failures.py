@@ -1,4 +1,4 @@
-"""What stands for an error of SQLite, or of the file system below it: an error of the cache, which says what to do."""
+"""Errors of the cache for those of SQLite, or of the file system below it, which say what to do."""
 
 import logging
 import sqlite3

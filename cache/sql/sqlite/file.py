@@ -55,7 +55,7 @@ class SqliteFile:
         self.generation = 0
         """Changes with each connection that is opened or closed: what a loop reads by must be of the same one."""
         self.readers: list[sqlite3.Connection] = []
-        """What the event loops read by."""
+        """The connections that the event loops read by."""
         self._timeout = timeout
         self._connection: sqlite3.Connection | None = None
         self._inode: tuple[int, int] = (0, 0)
@@ -210,7 +210,7 @@ class SqliteFile:
             sleep(_LOCK_PAUSE)
 
     def _read_beside(self) -> None:
-        """What only reads needs no lock: it doesn't wait behind what does."""
+        """Do what only reads: it needs no lock, and doesn't wait behind what does."""
         jobs = self._take()
         self._read([job for job in jobs if not isinstance(job.step, Swap)])
         self._waiting.extendleft(reversed([job for job in jobs if isinstance(job.step, Swap)]))
@@ -274,7 +274,7 @@ class SqliteFile:
         return self._had_room
 
     def _failed(self, error: Exception) -> CacheError:
-        """What stands for ``error``: nothing was made."""
+        """The cache's error for ``error``: nothing was made."""
         stands, is_connections = cache_error(error)
         if is_connections:  # the next call opens another one
             self._disconnect()

@@ -11,7 +11,7 @@ from oncegate.cache.sql.rows import Step
 log = logging.getLogger("oncegate.cache")
 
 Look = Callable[[sqlite3.Connection, int], Any]
-"""What is read besides the rows of single keys: on the connection, at an instant."""
+"""A read besides the rows of single keys: on the connection, at an instant."""
 
 
 class Job(NamedTuple):

@@ -45,7 +45,7 @@ def log_sent_back(named: str, error: BaseException) -> bool:
 
 
 def others_since(kind: type[BaseException], cause: str) -> str | None:
-    """What a line about ``cause`` ends with: how many it has not been logged for; ``None`` where it was logged a while ago."""
+    """The end of a line about ``cause``: how many it has not been logged for; ``None`` where it was logged a while ago."""
     key = kind, _OF_ONE_RECORD.sub("", cause)
     now = monotonic()
     at, since = _logged.get(key, (0.0, 0))

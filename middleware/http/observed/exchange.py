@@ -16,7 +16,7 @@ from oncegate.middleware.rules.policy import Policy
 
 
 class ObservedExchange(Exchange):
-    """What enforcement would have done: ``observation`` is of the answer, ``None`` where none was due.
+    """An observed request's end, as enforcement would have had it: ``observation`` is of the answer, ``None`` where none was due.
 
     ``result`` is the kept response of the request's first execution, where that is over. ``free`` is called where the request
     would wait for another one (``Prefer: wait``), which what is observed does beside its client.

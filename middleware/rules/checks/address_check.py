@@ -61,12 +61,12 @@ def _value(rule: Any) -> str:
 
 
 def moved_rules(before: AddressRules, now: AddressRules) -> list[str]:
-    """What is another ``now`` than ``before``, in words."""
+    """The differences of ``now`` from ``before``, in words."""
     return [_WORDS[of] for of in now if not set(now[of]) & set(before[of])]
 
 
 async def changed_rules(cache: Cache, namespace: str, rules: AddressRules) -> list[str]:
-    """What was another at the last start, in words. Nothing for caches that keep no check values. Raises `CacheUnavailable`."""
+    """Rules that have changed since the last start, in words; none for caches without check values. Raises `CacheUnavailable`."""
     if not isinstance(cache, KeepsSecretCheck):
         return []
     known = await gather(*[cache.check_secret(_place(namespace, of), rules[of], writes=False) for of in rules])
@@ -89,7 +89,7 @@ async def check_addresses(cache: Cache, namespace: str, digests: Digests, rules:
 
 
 def moved_line(namespace: str, changed: Iterable[str]) -> str:
-    """What a change means, and what to do about it."""
+    """The line about a change: what it means, and what to do about it."""
     return (
         f"namespace {namespace}: not as at the last start: {'; '.join(changed)}. Addresses of records are made of it: a retry of "
         "a request from before finds none, and is executed again. Change it while no client retries (for the longest ttl); "

@@ -44,7 +44,7 @@ def shadows(earlier: Route, later: Route) -> bool:
 
 
 class _Known:
-    """What is compared of a route: its ``methods``, and its path as ``symbols``, its characters with one symbol for a segment and
+    """A route as it is compared: its ``methods``, and its path as ``symbols``, its characters with one symbol for a segment and
     one for a run.
 
     ``whole`` are its segments up to the first run, ``end`` the characters behind the last parameter and the last run.

@@ -41,7 +41,7 @@ async def check_secret(cache: Cache, namespace: str, digests: Digests) -> None:
 
 
 def other_secret_line(namespace: str) -> str:
-    """What it means that the records are under another secret, and the way through."""
+    """The line about records under another secret: what that means, and the way through."""
     return (
         f"the records of namespace {namespace} are under another secret: every retry would be executed again. Give the secret"
         " that they are under; to replace it, give a list of two (ONCEGATE_SECRET, the new one first) until the old records"

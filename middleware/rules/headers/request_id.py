@@ -65,7 +65,7 @@ def trace_id(scope: MutableMapping[str, Any]) -> str:
 
 
 def ids(scope: MutableMapping[str, Any] | None, unshown: Collection[bytes]) -> dict[str, str]:
-    """What a line of the log about a request carries: ``request_id``, and ``trace_id`` where there is one. Nothing without a
+    """The ids in a log's line about a request: ``request_id``, and ``trace_id`` where there is one. Nothing without a
     ``scope``.
     """
     if scope is None:

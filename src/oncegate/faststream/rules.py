@@ -18,7 +18,7 @@ from oncegate.middleware.rules.errors import KeyInvalid
 log = logging.getLogger("oncegate.faststream")
 
 _SAFE = ("NACK_ON_ERROR", "REJECT_ON_ERROR")
-"""What a handler raises is answered by us in either case. They differ in what can't be parsed: delivered again, or rejected."""
+"""They differ in messages that can't be parsed: delivered again, or rejected. What a handler raises is answered by us."""
 
 _DISCARDS = "has no x-dead-letter-exchange: unless a policy of the server sets one, what is rejected is discarded"
 _PUTS_NOTHING_ASIDE = "Kafka has no dead letters: give SubscriptionMiddleware a dead_letter that puts messages aside"

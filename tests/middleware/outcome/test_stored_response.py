@@ -10,16 +10,15 @@ from typing import Any
 import pytest
 
 from oncegate.cache.record import State
+from oncegate.middleware.rules.headers.added_headers import ON_REPLAYS
 from testing.asgi_client import Client
 from testing.waiting import until
 from tests.middleware.conftest import MakeDoor
 from tests.middleware.door import Answering, Call, Door
 
-OURS = {b"idempotency-key", b"idempotent-replayed", b"cache-status"}
-
 
 def upstreams(call: Client) -> list[tuple[bytes, bytes]]:
-    return [line for line in call.headers if line[0] not in OURS]
+    return [line for line in call.headers if line[0] not in ON_REPLAYS]
 
 
 @pytest.mark.parametrize(

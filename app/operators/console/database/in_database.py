@@ -1,4 +1,4 @@
-"""What the box of Find finds in the consumers' database: an aggregate, a message of an outbox, who has processed a message."""
+"""Find's part in the consumers' database: an aggregate, a message of an outbox, who has processed a message."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -13,8 +13,8 @@ Found = TypeVar("Found")
 
 
 async def found_in_database(database: OperatorsDatabase, what: str) -> tuple[dict[str, Any], list[str]]:
-    """What waits of the aggregate ``what``, messages of that, the message of that id, markers of that key or record; and a line
-    where the database can't say. Empty where nothing is found.
+    """Findings for ``what``: as an aggregate that waits or has messages, a message's id, a marker's key or record. And a line
+    where the database can't be read. Empty where nothing is found.
     """
     try:
         (waiting, _), messages, message, markers = await asyncio.gather(
@@ -38,7 +38,7 @@ async def _message(database: OperatorsDatabase, what: str) -> dict[str, Any] | N
 
 
 async def _or(looking: Awaitable[Found], nothing: Found) -> Found:
-    """What is found; ``nothing`` where there is no such table, or ``what`` can be no such id."""
+    """The finding; ``nothing`` where there is no such table, or ``what`` can be no such id."""
     try:
         return await looking
     except (NotKept, NotARecord):

@@ -106,7 +106,7 @@ def _page(
 
 
 def _finding(form: Mapping[str, str]) -> ResolveRequest:
-    """What became of them. Raises `PageRefused`, `oncegate.app.operators.records.records.NotARecord`."""
+    """The operator's finding about all of them. Raises `PageRefused`, `oncegate.app.operators.records.records.NotARecord`."""
     outcome, status, body = form.get("as", ""), form.get("status", "").strip(), form.get("body", "").encode()
     if outcome not in DONE:
         raise PageRefused(400, "Choose what became of them. Nothing was changed.")

@@ -8,7 +8,7 @@ from oncegate.app.operators.records.newest import CALLER_DIGEST
 from oncegate.app.operators.records.unknown_changes import UnknownAt
 
 AGES: Final = {"5m": 300, "30m": 1800, "6h": 6 * 3600, "1d": 86400, "7d": 7 * 86400}
-"""What ages may be, in seconds."""
+"""The ages that may be chosen, in seconds."""
 MOST_ROUTE: Final = 1000
 _NAMES: Final = ("route", "caller", "since", "older")
 

@@ -49,7 +49,7 @@ async def box(visit: Visit) -> Response:
 
 
 async def find(visit: Visit) -> Response:
-    """What was found. By a form that is posted: a key must not be in an address."""
+    """The findings. By a form that is posted: a key must not be in an address."""
     what = visit.form.get("what", "").strip()
     if not what:
         raise PageRefused(400, "Give a key, or any id.")
@@ -117,7 +117,7 @@ async def _newest(visit: Visit, chosen: Chosen, name: str, found: _Found) -> Non
 
 
 async def _others(visit: Visit, what: str, found: _Found) -> None:
-    """What is no record: a caller, a route, a configuration, a process; in the streams, an entry, a dead letter, an aggregate."""
+    """Findings besides: a caller, a route, a configuration, a process; an entry, a dead letter, an aggregate of a stream."""
     policy = visit.sources.policy()
     if CALLER_DIGEST.fullmatch(what):
         looked = await newest(visit.sources.records, Chosen(callers=frozenset([what])), limit=1, most=SCANNED)

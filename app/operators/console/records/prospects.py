@@ -1,4 +1,4 @@
-"""What a retry of a record's request would get now, in words, and the command line that sends one."""
+"""A retry's prospects: what the request of a record would get now, in words, and the command line that sends it."""
 
 import shlex
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ def route_of(record: Mapping[str, Any], routes: Iterable[Mapping[str, Any]]) -> 
 
 
 def prospect(record: Mapping[str, Any], route: Mapping[str, Any] | None) -> str:
-    """What the same request under the same key gets now."""
+    """The answer that the same request under the same key gets now, in words."""
     state, again = record["state"], f"It is executed again, as attempt {record['attempt'] + 1}."
     if state == "in-flight":
         return "409 in-flight, while the attempt runs; or its answer, where Prefer: wait lets it wait for that."

@@ -1,4 +1,4 @@
-"""What waits in the consumers' database, and what operators change there."""
+"""Models of the consumers' database: what waits there, and what operators change."""
 
 from typing import Annotated, Final
 

@@ -1,4 +1,4 @@
-"""What the models of documents have in common: what comes in is checked by them, and all of them are described.
+"""The base of all models of documents: what comes in is checked by them, and all of them are described.
 
 What goes out is written from plain dicts: a model would change the bodies that it quotes. Where a class elsewhere has the
 name, the one here ends with ``Shape``, and its schema doesn't (`oncegate.app.operators.pages.described.description`).

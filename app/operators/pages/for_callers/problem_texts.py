@@ -1,4 +1,4 @@
-"""What docs/problems.md says of each problem. Written by scripts/docs: change it there."""
+"""The texts of docs/problems.md about each problem. Written by scripts/docs: change them there."""
 
 TEXTS = r"""
 ## key-missing

@@ -1,1 +1,1 @@
-"""What operators see and change under the prefix."""
+"""The pages for operators: what they see and change under the prefix."""

@@ -150,7 +150,7 @@ async def resolve_record(request: Request, identifier: Identifier, given: Outcom
 
 
 def finding(given: Outcome | OutcomeOfUnknown, *, force: bool = False, attempt: int = 0) -> ResolveRequest:
-    """What somebody has found out, as a document says it. Raises `NotARecord`."""
+    """The finding that a document gives. Raises `NotARecord`."""
     return resolution(
         State(given.outcome),
         status=given.status,

@@ -28,7 +28,7 @@ class InboxMaintenance:
         self.sweeps: list[Sweep] = []
         """One for each handler whose messages may be parked: it runs those whose turn has come."""
         self._table = table
-        self._retention = retention
+        self.retention = retention
         self._writer = writer
         self._sequences = sequences
 
@@ -44,7 +44,7 @@ class InboxMaintenance:
     @asynccontextmanager
     async def maintained(self, engine: AsyncEngine | Engine, every: float, batch_size: int) -> AsyncIterator[None]:
         """See `Inbox.maintained`."""
-        retention = replace(self._retention, batch_size=batch_size)
+        retention = replace(self.retention, batch_size=batch_size)
         forgetting = keep_forgetting(engine, self._table, retention, every, self._on_pruned, self.measure)
         async with in_background(forgetting), in_background(self._keep_noting(engine)), self.following():
             yield

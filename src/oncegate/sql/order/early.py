@@ -49,7 +49,7 @@ class EarlyMessages:
         self._seen.pop(message.aggregate, None)
 
     def take(self) -> list[EarlyNumber]:
-        """What came early since the last time."""
+        """The messages that came early since the last time."""
         seen, self._seen = self._seen, {}
         return [*seen.values()]
 

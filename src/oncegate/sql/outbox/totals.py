@@ -1,4 +1,4 @@
-"""What waits in a database, counted, for an overview: aggregates, messages of outboxes, projections that stand still."""
+"""Counts of what waits in a database, for an overview: aggregates, messages of outboxes, projections that stand still."""
 
 from dataclasses import asdict, dataclass
 from datetime import datetime

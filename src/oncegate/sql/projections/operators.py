@@ -1,4 +1,4 @@
-"""What operators see of projections, and do about an event whose handler fails. All that takes a URL raises `NotDone`."""
+"""Projections for operators, and what they do about an event whose handler fails. All that takes a URL raises `NotDone`."""
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass

@@ -35,7 +35,7 @@ class ProjectionMisused(NotProcessed):
 
 
 def events_as_json(events: Table, columns: EventColumns) -> str:
-    """What is kept of a table for operators: its name, and the columns that its rows are in order by."""
+    """A table's events as they are kept for operators: its name, and the columns that its rows are in order by."""
     place = {"position": columns.position, "transaction": columns.transaction}
     return orjson.dumps({"table": events.name, "schema": events.schema, **place}).decode()
 

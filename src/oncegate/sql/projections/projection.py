@@ -118,7 +118,7 @@ class Projection:
     def runner(
         self, engine: AsyncEngine | Engine, *, watch: ProjectionWatch | None = None, log_every: float = 30.0
     ) -> ProjectionRunner:
-        """What `running` runs."""
+        """The runner that `running` runs."""
         if self._handler is None:
             raise ValueError(f"projection {self.name} has no handler: decorate one with its apply")
         if is_async(self._handler) is not isinstance(engine, AsyncEngine):

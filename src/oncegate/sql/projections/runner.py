@@ -63,7 +63,7 @@ class ProjectionWatch(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ProjectionWork:
-    """What a runner is to do: `oncegate.sql.Projection` says what its members mean."""
+    """A runner's work: `oncegate.sql.Projection` says what its members mean."""
 
     name: str
     positions: Table
