@@ -21,7 +21,7 @@ class PaymentRequest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """``process`` is killed: ``at`` a payment's progress, or at once (``None``); then it stays away until it is let in again."""
+    """A fault: ``process`` is killed ``at`` a payment's progress, or at once (``None``): then it is away until it may start."""
 
     process: str
     at: Progress | None

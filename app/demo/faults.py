@@ -9,7 +9,7 @@ from oncegate.app.demo.upstream import Progress
 
 
 class Faults:
-    """One at a time is armed, and happens once. ``before`` is awaited right before a process is killed."""
+    """Faults that can be armed, one at a time; each happens once. ``before`` is awaited right before a process is killed."""
 
     def __init__(self, before: Callable[[], Awaitable[None]]) -> None:
         self.processes: dict[str, Supervised] = {}
@@ -37,7 +37,7 @@ class Faults:
             self._happening = asyncio.create_task(self._happen(self.processes[fault.process]))
 
     async def over(self) -> None:
-        """Returns once what has happened is over: all processes are up again. What has not happened won't any more."""
+        """Disarm what has not happened yet, and wait until all processes are up again."""
         self._armed = None
         if self._happening is not None:
             await self._happening

@@ -36,7 +36,7 @@ def run(port: int | None = None) -> int:
 
 
 class _Demo:
-    """Follows the processes, and wires what shows them."""
+    """The demo: its processes, and all that shows them."""
 
     def __init__(self, port: int | None) -> None:
         self._view = TerminalView(Console(highlight=False, soft_wrap=True))
@@ -128,7 +128,7 @@ class _Demo:
 
 
 class _PageServer(uvicorn.Server):
-    """Leaves the signals to the demo, whose processes end first."""
+    """A server that leaves signals to the demo, whose processes end first."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

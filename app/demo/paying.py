@@ -39,7 +39,10 @@ class Sent:
 
 
 class Paying:
-    """``sent`` has the last `MOST_KEPT`, the newest first. ``busy`` is the action that runs, ``outcome`` the last one's end."""
+    """The page's client.
+
+    ``sent`` has the last `MOST_KEPT`, the newest first; ``busy`` is the action that runs, ``outcome`` the last one's end.
+    """
 
     def __init__(self, readings: Readings, faults: Faults) -> None:
         self.sent: deque[Sent] = deque(maxlen=MOST_KEPT)

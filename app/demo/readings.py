@@ -27,7 +27,7 @@ _NO_BOOKS: dict[str, Any] = {"arrived": 0, "executed": 0, "entries": []}
 
 @dataclass(slots=True)
 class Readings:
-    """The last that was read. ``sent`` is what the gateways have counted, those included that were killed since.
+    """The state that was read last. ``sent`` is what the gateways have counted, those included that were killed since.
 
     ``last`` is the newest key's first request, ``record`` that key's record, ``events`` its story; ``changed`` is called after
     each change of what is shown.

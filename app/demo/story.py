@@ -7,7 +7,7 @@ Row = Mapping[str, Any]
 
 
 class Event(NamedTuple):
-    """Something that happened: ``at`` is the time of day, ``source`` who says so."""
+    """Something that happened: ``at`` is the time of day, ``source`` where it was seen."""
 
     at: str
     source: str

@@ -20,7 +20,7 @@ class NotStarted(Exception):
 
 
 class Following(Protocol):
-    """Who follows a process: called in the event loop."""
+    """The follower of a process, called in the event loop."""
 
     def line(self, name: str, text: str) -> None:
         """The process has written this, once it was up."""

@@ -19,9 +19,10 @@ Progress = Literal["arrived", "booked"]
 
 
 class Payments:
-    """An ASGI app. ``report`` is called with a line for each request that it has answered, ``progress`` as soon as a POST is in
-    its books, and again once its payment is.
+    """The service as an ASGI app.
 
+    ``report`` is called with a line for each request that it has answered, ``progress`` as soon as a POST is in its books, and
+    again once its payment is.
     A POST to `SLOW` is booked after ``slow_seconds``; one to `SLOW_ANSWER` is booked at once, and answered after as long.
     """
 

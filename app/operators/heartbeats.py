@@ -44,7 +44,7 @@ _AHEAD_MS: Final = 86_400_000
 
 
 class Heartbeat:
-    """Keeps the entry of this process in the ``cache``, from `start` to `stop`. A cache that keeps none gets none.
+    """The entry of this process in the ``cache``, from `start` to `stop`; none, where the cache keeps no such entries.
 
     - ``name``: ``host/pid``, as in the records that the process makes.
     - ``entry``: what there is to say of it as of now: ``kind`` (gateway or worker), ``gateway`` (what all workers of one have in

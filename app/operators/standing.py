@@ -1,4 +1,4 @@
-"""How what is shared stands: the processes on a cache, the cache itself, and the settings in effect, each with its origin."""
+"""The standing of what is shared: the processes on a cache, the cache, and the settings in effect, each with its origin."""
 
 import asyncio
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ SECONDS: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Of the gateway of these ``settings``, with its ``cache``, whose state ``readiness`` knows."""
+    """The standing of the gateway of these ``settings``, with its ``cache``, whose state ``readiness`` has."""
 
     settings: GatewaySettings
     cache: Cache

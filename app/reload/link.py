@@ -17,7 +17,7 @@ _PIECE: Final = 65536
 
 @dataclass(frozen=True, slots=True)
 class PrepareNew:
-    """To a worker: prepare these settings, as reload ``number``."""
+    """A message to a worker: prepare these settings, as reload ``number``."""
 
     number: int
     settings: GatewaySettings
@@ -25,21 +25,21 @@ class PrepareNew:
 
 @dataclass(frozen=True, slots=True)
 class InstallNew:
-    """To a worker: all are ready; serve by what was prepared."""
+    """A message to a worker: all are ready; serve by what was prepared."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class DropNew:
-    """To a worker: it is not to be; nothing changes."""
+    """A message to a worker: it is not to be; nothing changes."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """From a worker: it is ready, or ``refusal`` says why it can't be."""
+    """A message from a worker: it is ready, or ``refusal`` says why it can't be."""
 
     number: int
     refusal: str = ""
@@ -47,21 +47,21 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """From a worker: it serves by it."""
+    """A message from a worker: it serves by it."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Requested:
-    """From a worker, before it sends SIGHUP: an operator wants a reload, and waits for what comes of it."""
+    """A message from a worker, before it sends SIGHUP: an operator wants a reload, and waits for what comes of it."""
 
     request: int
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """To that worker: what came of it."""
+    """A message to that worker: the reload's outcome."""
 
     request: int
     reloaded: Reloaded

@@ -76,7 +76,7 @@ class WorkerLinks:
 
 
 class ParentReload:
-    """Reloads the gateway of a parent and of the workers behind ``links``."""
+    """The reload of a parent's gateway, and of the workers behind ``links``."""
 
     def __init__(self, running: Running, links: WorkerLinks) -> None:
         self._running = running

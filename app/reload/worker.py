@@ -35,7 +35,7 @@ class _Tasks:
 
 
 class WorkerReload:
-    """Prepares and installs what the parent sends over ``link``; asks it for a reload where an operator wants one."""
+    """A worker's part: it does what the parent sends over ``link``, and requests a reload there where an operator wants one."""
 
     def __init__(self, running: Running, link: Link) -> None:
         self._running = running
@@ -116,7 +116,7 @@ class WorkerReload:
 
 
 class OwnReload:
-    """Reloads the gateway of a process that is alone."""
+    """The reload of a process that is alone."""
 
     def __init__(self, running: Running) -> None:
         self._running = running

@@ -17,7 +17,7 @@ log = logging.getLogger("oncegate.serve")
 
 
 class Replacement:
-    """Made before any fork. The first ``http`` of ``sockets`` are for requests.
+    """A gateway's replacements, made before any fork. The first ``http`` of ``sockets`` are for requests.
 
     ``predecessor`` is the gateway that this one replaces; by ``control`` another one can replace this one. Both are optional.
     """
@@ -68,7 +68,7 @@ class Replacement:
         await self._predecessor.leave(self.index, is_given_up)
 
     def is_first_refusal(self) -> bool:
-        """Whether this process is the first of its gateway that asks: it says why that does not start, in the name of all."""
+        """Whether this is its gateway's first process that is refused: that one alone writes why the gateway does not start."""
         return os.read(self._refusals, 1) != b""
 
     def start(self) -> None:

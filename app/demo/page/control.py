@@ -39,7 +39,7 @@ _TEXT = "text/plain; charset=utf-8"
 
 
 class Control:
-    """An ASGI app."""
+    """The page's server, as an ASGI app."""
 
     def __init__(self, page: DemoPage) -> None:
         self._page = page

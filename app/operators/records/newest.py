@@ -38,7 +38,7 @@ _STEP: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Which records are wanted: in the ``state`` that they read as, of ``callers`` (digests), of the ``route``, begun at
+    """A choice of records: in the ``state`` that they read as, of ``callers`` (digests), of the ``route``, begun at
     ``since_ms`` (Unix time) or later and earlier than ``before_ms``, a part of the trace ``trace_id``, by the process
     ``gateway``.
 

@@ -17,7 +17,7 @@ AT_ONCE = 50
 
 @dataclass(frozen=True, slots=True)
 class Which:
-    """Which records to purge: those of the ``callers`` (digests of their scopes), or of ``route``, or both; ``None``: of any.
+    """A choice of records to purge: of the ``callers`` (digests of their scopes), or of ``route``, or both; ``None``: of any.
 
     ``before_ms`` (Unix time): only those that were completed before, or begun where nothing says when that was; by the clocks of
     the gateways that made them. Those of which neither is known are not older than anything. 0: of any age.
@@ -36,7 +36,7 @@ class Which:
         return own and (self.callers is None or caller_of_id(identifier) in self.callers)
 
     def is_one(self, held: Claim) -> bool:
-        """Whether it is. A record that doesn't tell its route is no route's."""
+        """Whether it is. A record without a route is no route's."""
         if self.before_ms and not 0 < _written_ms(held.record) < self.before_ms:
             return False
         return self.route is None or is_of_route(held.record.trace.route, self.route)

@@ -29,7 +29,7 @@ MOST_CHANGED: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class UnknownAt:
-    """Which records are meant: those that read unknown before ``at_ms`` (Unix time), of the ``route`` and the ``callers``
+    """A choice of unknown outcomes: those that read unknown before ``at_ms`` (Unix time), of the ``route`` and the ``callers``
     (digests), whose attempt began at most ``since`` seconds before then, and more than ``older`` seconds before.
 
     ``None``, or 0: any.

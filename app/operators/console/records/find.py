@@ -1,6 +1,7 @@
-"""One box that takes anything: a key, and every id that a page shows. What is in no store is said, and where it is instead.
+"""One box that takes anything: a key, and every id that a page shows.
 
-Where the consumers' database is given, an aggregate's id too, and that of a message of an outbox.
+Of an id that no store has, the page names the place where it is. Where the consumers' database is given, the box also takes
+an aggregate's id, and that of a message of an outbox.
 """
 
 import re
@@ -29,7 +30,7 @@ _REQUEST: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 @dataclass(slots=True)
 class _Found:
-    """``rows`` are records, ``links`` other pages (words, and an address below the console), ``notes`` what else is said."""
+    """The findings: ``rows`` are records, ``links`` other pages (words, and an address below the console), ``notes`` the rest."""
 
     rows: dict[str, dict[str, Any]] = field(default_factory=dict)
     links: list[tuple[str, str]] = field(default_factory=list)
