@@ -24,7 +24,7 @@ log = logging.getLogger("oncegate.serve")
 
 
 class ControlSocket:
-    """The socket by which the gateway of process ``pid`` is replaced: the new one gets ``sockets``, the first ``http`` for requests.
+    """The socket by which the gateway of process ``pid`` is replaced: that gets ``sockets``, the first ``http`` for requests.
 
     Of the first worker alone, in its event loop: a second replacement at the same time is refused. ``replaced`` is called when
     the new gateway serves.
