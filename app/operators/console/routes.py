@@ -21,7 +21,7 @@ async def routes(visit: Visit) -> Response:
         {"route": each, "hits": hits[each["path"]], "rules": list(in_words(each)), "met": each.get("matched", True)}
         for each in policy["routes"]
     ]
-    return visit.page("routes.html", "Routes", rows=rows, policy=policy, settings=_settings(visit))
+    return await visit.page("routes.html", "Routes", rows=rows, policy=policy, settings=_settings(visit))
 
 
 def _settings(visit: Visit) -> list[dict[str, Any]]:
