@@ -18,7 +18,7 @@ from oncegate.middleware.outcome.responses import now_ms
 
 MOST_MINUTES: Final = 60
 _MINUTE: Final = 60.0
-_AT_ONCE: Final = 1000
+_AT_ONCE: Final = 200
 """Counts that are read before the event loop goes on with others' work."""
 
 Decided = tuple[str, str, str]

@@ -26,7 +26,7 @@ MOST_FORM_BYTES: Final = 256 * 1024
 """The most bytes of a form: a resolution may bring a response's body."""
 FORM_SECONDS: Final = 30.0
 _MOST_FIELDS: Final = 200
-_PARTS: Final = 100
+_PARTS: Final = 50
 """Parts of a page that are made before others have the loop: some rows."""
 _TEMPLATES: Final = Path(__file__).parent / "templates"
 HEADERS: Final = {

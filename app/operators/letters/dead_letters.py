@@ -12,7 +12,7 @@ from typing import Any
 
 from oncegate.app.operators.audit import Author
 from oncegate.app.operators.records.records import NotARecord, row, summarise
-from oncegate.app.operators.turns import others_first
+from oncegate.app.operators.turns import in_pieces, others_first
 from oncegate.app.settings.gateway import GatewaySettings
 from oncegate.cache.encryption import Encryption, off_loop
 from oncegate.cache.errors import GroupMissing, RecordUnreadable
@@ -180,7 +180,8 @@ class Commands:
                 more = letters[-1].id
                 break
             letters.append(letter)
-        return {"dead_letters": [each.as_json() for each in letters], "counts": await self.counts(), "after": more}
+        shown = [each.as_json() async for each in in_pieces(letters, _AT_ONCE)]
+        return {"dead_letters": shown, "counts": await self.counts(), "after": more}
 
     async def find(self, identifier: str) -> tuple[list[Letter], bool]:
         """The dead letters of a command's id, of an entry's, or with that id themselves, the oldest first; and whether they are

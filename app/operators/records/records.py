@@ -37,7 +37,7 @@ from oncegate.middleware.rules.keys.key import (
 from oncegate.middleware.rules.policy import OF_THE_MOMENT, Policy
 
 MOST_LISTED = 1000
-AT_ONCE = 20
+AT_ONCE = 10
 """Records that are read, and decoded, before others have the loop: some tenths of a millisecond."""
 UNREADABLE = "unreadable"
 """The state of a record that can't be read."""
