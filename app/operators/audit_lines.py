@@ -10,7 +10,7 @@ from typing import Any, Final
 import orjson
 
 from oncegate.app.operators.audit import Author
-from oncegate.app.operators.turns import in_pieces
+from oncegate.app.turns import in_pieces
 from oncegate.cache.errors import CacheError
 from oncegate.cache.store import KeepsAudit
 from oncegate.middleware.admission.request import gateway_id

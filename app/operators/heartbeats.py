@@ -17,7 +17,7 @@ from typing import Any, Final
 import orjson
 
 from oncegate import __version__
-from oncegate.app.operators.turns import in_pieces
+from oncegate.app.turns import in_pieces
 from oncegate.app.version import build
 from oncegate.cache.errors import CacheError
 from oncegate.cache.store import Cache, KeepsProcesses, KeptProcess

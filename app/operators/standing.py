@@ -6,10 +6,10 @@ from typing import Any, Final
 
 from oncegate.app.operators.heartbeats import processes
 from oncegate.app.operators.readiness import Readiness
-from oncegate.app.operators.turns import in_pieces
 from oncegate.app.settings.gateway import GatewaySettings, redact
 from oncegate.app.settings.shown.digest import settings_digest
 from oncegate.app.settings.shown.effective import effective
+from oncegate.app.turns import in_pieces
 from oncegate.cache.errors import CacheError, CacheUnavailable
 from oncegate.cache.store import Cache, Describes, KeepsProcesses
 from oncegate.middleware.admission.request import gateway_id

@@ -12,6 +12,7 @@ from time import monotonic
 from typing import Any, Final
 
 from oncegate.app.telemetry.metrics import Metrics
+from oncegate.app.turns import in_pieces, others_first
 from oncegate.middleware.admission.request import gateway_id
 from oncegate.middleware.outcome.instants import instant
 from oncegate.middleware.outcome.responses import now_ms
@@ -68,17 +69,15 @@ class RecentDecisions:
     async def _now(self) -> _Reading:
         at, at_ms = monotonic(), now_ms()
         ended = Counter({labels: int(count) for labels, count in self._metrics.outcomes() if count})
-        await asyncio.sleep(0)
+        await others_first()
         return _Reading(at, at_ms, await self.counts(), ended)
 
     async def counts(self) -> Counter[Decided]:
         """What was counted since the start."""
         counts: Counter[Decided] = Counter()
-        for number, ((route, _, decision, mode), count) in enumerate(self._metrics.decided()):
+        async for (route, _, decision, mode), count in in_pieces(self._metrics.decided(), _AT_ONCE):
             if count:
                 counts[route, decision, mode] += int(count)
-            if number % _AT_ONCE == _AT_ONCE - 1:
-                await asyncio.sleep(0)
         return counts
 
     async def listing(self, minutes: int) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from oncegate.app.operators.audit import MOST_REASON, REASON, Author
 from oncegate.app.operators.console.sessions import Session, Sessions
 from oncegate.app.operators.console.sources import Sources
 from oncegate.app.operators.console.words import FILTERS
-from oncegate.app.operators.turns import in_pieces
+from oncegate.app.turns import in_pieces
 
 COOKIE: Final = "oncegate-session"
 MOST_FORM_BYTES: Final = 256 * 1024

@@ -8,8 +8,8 @@ from starlette.responses import Response
 
 from oncegate.app.operators.console.frame import ConsolePage, Visit
 from oncegate.app.operators.console.words import seconds
-from oncegate.app.operators.turns import in_pieces
 from oncegate.app.settings.shown.effective import DEFAULT
+from oncegate.app.turns import in_pieces
 
 _AT_ONCE: Final = 20
 """Routes that are put in words before others have the loop."""

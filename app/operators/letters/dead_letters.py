@@ -12,8 +12,8 @@ from typing import Any
 
 from oncegate.app.operators.audit import Author
 from oncegate.app.operators.records.records import NotARecord, row, summarise
-from oncegate.app.operators.turns import in_pieces, others_first
 from oncegate.app.settings.gateway import GatewaySettings
+from oncegate.app.turns import in_pieces, others_first
 from oncegate.cache.encryption import Encryption, off_loop
 from oncegate.cache.errors import GroupMissing, RecordUnreadable
 from oncegate.cache.record import MAX_SEQUENCE, Claim, State

@@ -21,7 +21,7 @@ from oncegate.app.operators.records.records import (
     is_of_route,
     summarise,
 )
-from oncegate.app.operators.turns import in_pieces, others_first
+from oncegate.app.turns import in_pieces, others_first
 from oncegate.cache.record import Claim
 from oncegate.cache.store import Page
 from oncegate.cache.trace import trace_id_of

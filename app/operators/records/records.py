@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from oncegate.app.operators.audit import Author
-from oncegate.app.operators.turns import others_first
+from oncegate.app.turns import others_first
 from oncegate.cache.errors import RecordUnreadable
 from oncegate.cache.fields import HOP_BY_HOP
 from oncegate.cache.record import MAX_ROUTE_BYTES, Claim, State, StoredResponse
