@@ -30,7 +30,7 @@ NOW_MS = 1_790_000_000_000
 MOST_STEPS = {"turn": 4500, "pause": 9000}
 """Calls between two turns of the loop, and two pauses, between which a connection is opened in many turns. What is made at once
 here takes twice as many."""
-MANY = {"records": 300, "letters": 200, "routes": 40, "audit": 300}
+MANY = {"records": 300, "letters": 200, "routes": 40, "audit": 900}
 LISTS = (
     "records/?limit=1000",
     "records/?order=newest&limit=1000",
