@@ -120,9 +120,7 @@ def load(port: int, path: str, headers: dict[str, str]) -> int:
         return answer.status
 
 
-async def test_nothing_for_operators_holds_the_loop(
-    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_nothing_for_operators_holds_the_loop(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     others = [{"path": f"/route-{number}/*"} for number in range(MANY["routes"])]
     async with serving(redis_server, admin_tokens=TOKENS, routes=[*ROUTES, *others]) as there:
         letter = await fill(there, redis_server)
