@@ -30,6 +30,21 @@ def test_no_table_of_pages_with_forms_is_left_out() -> None:
     assert posts == {table.__name__.rpartition(".")[2] for table in TABLES}
 
 
+def test_what_is_posted_changes_something_or_is_a_look_whose_subject_is_not_for_an_address() -> None:
+    looks = {page.path for page in POSTED if not page.changes}
+    assert looks == {"/find", "/records/{id}/response", "/commands/payload"}
+
+
+async def test_a_log_in_is_refused_whose_form_is_another_session_s(redis_server: RedisServer) -> None:
+    async with serving(redis_server, admin_tokens=TOKENS) as there:
+        browser = Browser(there.client)
+        form = (await browser.open()).form("/log-in")
+        for other in ("", "0" * 64):
+            refused = await browser.send(Form(form.action, "post", form.fields | {"form": other}), token=WRITER)
+            assert (refused.status, "The form was too old" in refused.text) == (403, True)
+        assert (await browser.send(form, token=WRITER)).status == 200
+
+
 async def test_each_is_refused_where_it_is_forged_or_foreign_and_a_change_to_a_token_that_reads(
     redis_server: RedisServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
