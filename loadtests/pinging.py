@@ -2,8 +2,9 @@
 
 One small request after another is sent, each as soon as the last one was answered. What the server's processor has done between
 a request and its answer was done without looking for requests; what other processes of the machine did meanwhile counts for
-nothing. The kernel may add up the time of a process that is never idle 4 ms at once: so a hold is no longer than its request took. A line on standard input has it begin; the next one has it print the most so far, in ms, and rest. A process of its own,
-so that nothing else of Python's delays it.
+nothing. The kernel may add up the time of a process that is never idle 4 ms at once: so a hold is no longer than its request
+took. A line on standard input has it begin; the next one has it print the most so far, in ms, and rest. A process of its own, so
+that nothing else of Python's delays it.
 """
 
 import os
