@@ -5,7 +5,7 @@ time-out: it ends with an answer or with `CacheUnavailable`.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Protocol, TypeVar, cast, runtime_checkable
 
@@ -240,14 +240,18 @@ class PeeksAtMany(Cache, Protocol):
 
 async def peek_all(cache: Cache, keys: Sequence[str]) -> list[Claim | RecordUnreadable | None]:
     """The answer of `Cache.peek` for each of ``keys``, or the error where it can't be read. Raises `CacheUnavailable`."""
-    if isinstance(cache, PeeksAtMany):
-        return await cache.peek_all(keys)
-    return await asyncio.gather(*[_peek(cache, key) for key in keys])
+    return await (cache.peek_all(keys) if isinstance(cache, PeeksAtMany) else peek_each(cache, keys))
 
 
-async def _peek(cache: Cache, key: str) -> Claim | RecordUnreadable | None:
+async def peek_each(cache: Cache, keys: Sequence[str]) -> list[Claim | RecordUnreadable | None]:
+    """The same of any cache, by a question for each of ``keys``."""
+    return await asyncio.gather(*[readable(cache.peek(key)) for key in keys])
+
+
+async def readable(reading: Awaitable[Claim | None]) -> Claim | RecordUnreadable | None:
+    """What was read, or the error where it can't be."""
     try:
-        return await cache.peek(key)
+        return await reading
     except RecordUnreadable as error:
         return error
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 import orjson
 
 from oncegate.app.operators.audit import Author
+from oncegate.app.turns import in_pieces
 from oncegate.cache.errors import CacheError
 from oncegate.cache.store import KeepsAudit
 from oncegate.middleware.admission.request import gateway_id
@@ -23,6 +24,8 @@ MOST_LINES: Final = 1000
 KEPT_MS: Final = 30 * 24 * 3600 * 1000
 """For how long they are, after the last one."""
 _MOST_TEXT: Final = 200
+_AT_ONCE: Final = 50
+"""Lines that are read before others have the loop."""
 
 
 class AuditLines:
@@ -57,7 +60,8 @@ class AuditLines:
 
         Raises `oncegate.cache.errors.CacheError`.
         """
-        kept = [line for line in map(_read, await self._cache.audit_lines(self._namespace)) if line is not None]
+        read = map(_read, await self._cache.audit_lines(self._namespace))
+        kept = [line async for line in in_pieces(read, _AT_ONCE) if line is not None]
         wanted = [line for line in kept if operator in (None, line["operator"])]
         return {"lines": wanted[:limit], "kept": len(kept)}
 

@@ -17,6 +17,7 @@ from typing import Any, Final
 import orjson
 
 from oncegate import __version__
+from oncegate.app.turns import in_pieces
 from oncegate.app.version import build
 from oncegate.cache.errors import CacheError
 from oncegate.cache.store import Cache, KeepsProcesses, KeptProcess
@@ -36,6 +37,8 @@ MOST_ROWS: Final = 100
 STOP_SECONDS: Final = 1.0
 """How long the end of a process waits for its entry to be removed."""
 _MOST_TEXT: Final = 200
+_AT_ONCE: Final = 5
+"""Entries that are read before others have the loop: each may have `MOST_ROWS`."""
 _TEXTS: Final = ("name", "kind", "gateway", "version", "build", "configuration", "reads")
 _MOST_COUNT: Final = 2**53
 """The largest count that is believed: a sum of these still fits into JSON, whoever has written them."""
@@ -113,7 +116,8 @@ async def processes(cache: KeepsProcesses, namespace: str) -> dict[str, Any]:
     Raises `oncegate.cache.errors.CacheError`.
     """
     at = now_ms()
-    found = [row for kept in await cache.processes(namespace) if (row := _read(kept, at)) is not None]
+    entries = in_pieces(await cache.processes(namespace), _AT_ONCE)
+    found = [row async for kept in entries if (row := _read(kept, at)) is not None]
     found.sort(key=lambda row: (row["kind"], row["gateway"], row["name"]))
     decided = [row for row in found if row["decisions"] is not None]
     counts: Counter[tuple[str, str, str]] = Counter()

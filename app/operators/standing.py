@@ -8,11 +8,14 @@ from oncegate.app.operators.heartbeats import processes
 from oncegate.app.operators.readiness import Readiness
 from oncegate.app.settings.gateway import GatewaySettings, redact
 from oncegate.app.settings.shown.digest import settings_digest
-from oncegate.app.settings.shown.effective import listing
+from oncegate.app.settings.shown.effective import effective
+from oncegate.app.turns import in_pieces
 from oncegate.cache.errors import CacheError, CacheUnavailable
 from oncegate.cache.store import Cache, Describes, KeepsProcesses
 from oncegate.middleware.admission.request import gateway_id
 
+_AT_ONCE: Final = 20
+"""Settings that are listed before others have the loop."""
 SECONDS: Final = 1.0
 """How long an answer waits for a cache that does not say how it stands."""
 
@@ -59,10 +62,10 @@ class Standing:
             "advice": advice,
         }
 
-    def of_settings(self) -> dict[str, Any]:
+    async def of_settings(self) -> dict[str, Any]:
         """The ``settings`` in effect here, one by one, with the origin of each and without secrets."""
         return {
             "configuration": settings_digest(self.settings),
             "process": gateway_id(),
-            "settings": listing(self.settings),
+            "settings": [each.as_json() async for each in in_pieces(effective(self.settings), _AT_ONCE)],
         }

@@ -12,13 +12,14 @@ from time import monotonic
 from typing import Any, Final
 
 from oncegate.app.telemetry.metrics import Metrics
+from oncegate.app.turns import in_pieces, others_first
 from oncegate.middleware.admission.request import gateway_id
 from oncegate.middleware.outcome.instants import instant
 from oncegate.middleware.outcome.responses import now_ms
 
 MOST_MINUTES: Final = 60
 _MINUTE: Final = 60.0
-_AT_ONCE: Final = 1000
+_AT_ONCE: Final = 200
 """Counts that are read before the event loop goes on with others' work."""
 
 Decided = tuple[str, str, str]
@@ -68,17 +69,15 @@ class RecentDecisions:
     async def _now(self) -> _Reading:
         at, at_ms = monotonic(), now_ms()
         ended = Counter({labels: int(count) for labels, count in self._metrics.outcomes() if count})
-        await asyncio.sleep(0)
+        await others_first()
         return _Reading(at, at_ms, await self.counts(), ended)
 
     async def counts(self) -> Counter[Decided]:
         """The counts since the start."""
         counts: Counter[Decided] = Counter()
-        for number, ((route, _, decision, mode), count) in enumerate(self._metrics.decided()):
+        async for (route, _, decision, mode), count in in_pieces(self._metrics.decided(), _AT_ONCE):
             if count:
                 counts[route, decision, mode] += int(count)
-            if number % _AT_ONCE == _AT_ONCE - 1:
-                await asyncio.sleep(0)
         return counts
 
     async def listing(self, minutes: int) -> dict[str, Any]:

@@ -6,7 +6,7 @@ Requests are pipelined (`oncegate.cache.redis.connection.pipe`); which server ho
 """
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import Any
 
 from hiredis import ReplyError
@@ -56,7 +56,14 @@ class RedisClient:
 
     async def run(self, script: Script, key: str, *arguments: bytes) -> Reply:
         """A script's reply. Raises the error that an error reply stands for."""
-        reply = await self.command(key, script.call(key.encode(), *arguments))
+        return await self._run(key, script.call(key.encode(), *arguments))
+
+    async def run_on(self, script: Script, keys: Sequence[str]) -> Reply:
+        """The same of a script that takes any number of ``keys``, which one server has."""
+        return await self._run(keys[0], script.call_on([key.encode() for key in keys]))
+
+    async def _run(self, key: str, packed: bytes) -> Reply:
+        reply = await self.command(key, packed)
         if isinstance(reply, ReplyError):
             raise faults.of_reply(reply)
         return reply

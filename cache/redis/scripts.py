@@ -3,6 +3,7 @@
 
 import hashlib
 import re
+from collections.abc import Sequence
 from importlib import resources
 from typing import Final
 
@@ -59,6 +60,10 @@ class Script:
     def call(self, *parts: bytes) -> bytes:
         """The packed command that runs this script on as many keys as it takes, which come first, with its arguments."""
         return b"*%d\r\n%b%b" % (len(parts) + 3, self._named, pack_parts(*parts))
+
+    def call_on(self, keys: Sequence[bytes]) -> bytes:
+        """The same of one that takes any number of ``keys``, and nothing else."""
+        return pack(b"EVALSHA", self.digest, b"%d" % len(keys), *keys)
 
 
 CLAIM: Final = Script("claim", 3)

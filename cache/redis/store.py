@@ -19,7 +19,7 @@ from oncegate.cache.record import TOKEN_BYTES, Claim, ClaimRequest, Record, Stat
 from oncegate.cache.redis.calls import ClaimCall, EncryptedClaimCall, OutcomeCall, record_bytes
 from oncegate.cache.redis.client import RedisClient
 from oncegate.cache.redis.connection import faults
-from oncegate.cache.redis.connection.pipe import Bounds
+from oncegate.cache.redis.connection.pipe import Bounds, Reply
 from oncegate.cache.redis.connection.send import ready
 from oncegate.cache.redis.scripts import (
     CHECK_SECRET,
@@ -34,7 +34,6 @@ from oncegate.cache.redis.scripts import (
     RELEASE,
     RENEW,
     RESOLVE,
-    Script,
     pack,
 )
 from oncegate.cache.seconds import given_seconds
@@ -48,7 +47,9 @@ from oncegate.cache.store import (
     Page,
     Then,
     audit_key,
+    peek_each,
     processes_key,
+    readable,
     start,
 )
 from oncegate.cache.transitions import Resolution, ResolveRequest, check_duration, check_resolution, resolved_record
@@ -136,16 +137,31 @@ class RedisCache(CallbackCache, by_callback=True):
 
     async def get(self, key: str) -> Claim | None:
         """See `Cache.get`."""
-        return await self._read(GET, key)
+        return await self._read(key, await self.client.run(GET, key))
 
     async def peek(self, key: str) -> Claim | None:
         """See `Cache.peek`."""
-        return await self._read(PEEK, key)
+        (held,) = await self._peeked([key])
+        if isinstance(held, RecordUnreadable):
+            raise held
+        return held
 
-    async def _read(self, script: Script, key: str) -> Claim | None:
-        reply = await self.client.run(script, key)
+    async def peek_all(self, keys: Sequence[str]) -> list[Claim | RecordUnreadable | None]:
+        """See `PeeksAtMany`. It is one command, where one server has all keys."""
+        has_all = (await self.client.opened()).only is not None
+        return await (self._peeked(keys) if has_all and keys else peek_each(self, keys))
+
+    async def _peeked(self, keys: Sequence[str]) -> list[Claim | RecordUnreadable | None]:
+        replies = await self.client.run_on(PEEK, keys)
+        if not isinstance(replies, list) or len(replies) != len(keys):
+            raise RecordUnreadable("Redis answered with something that are no records")
+        return [await readable(self._read(key, reply)) for key, reply in zip(keys, replies, strict=True)]
+
+    async def _read(self, key: str, reply: Reply) -> Claim | None:
         if reply is None:
             return None
+        if isinstance(reply, ReplyError):
+            raise faults.of_reply(reply)
         try:
             data, remaining_ms, *size = reply
             read = (key, data, remaining_ms, size[0] if size else -1)

@@ -17,10 +17,11 @@ from testing.caller import Caller, fresh_key
 from testing.command_line import invoke, running
 from testing.gateway import DEADLINE, Gateway
 from testing.ledger import Ledger, Reply
-from testing.servers import RedisServer
+from testing.servers import RedisServer, free_port
 from testing.waiting import until
 from tests.system.conftest import Shared, Start
 from tests.system.test_console import log_in, open_page
+from tests.worker.test_metrics import values
 
 TOKEN = "oncegate-a-token-that-changes"
 TOKENS = [AdminToken.of("will", TOKEN).setting()]
@@ -88,7 +89,8 @@ async def test_two_gateways_and_a_worker_are_seen_and_pages_agree_with_commands(
     given = {"namespace": namespace, "admin_tokens": TOKENS, "routes": [LATER, {"path": "/paid"}], "cache_timeout": 10}
     one, other = (start(ledger.url, redis_server.url, **given).ready() for _ in range(2))
     where = ["--cache", redis_server.url, "--namespace", namespace]
-    with running("worker", *where, "--forward", ledger.url) as worker:
+    port = free_port()
+    with running("worker", *where, "--forward", ledger.url, "--metrics-port", str(port)) as worker:
         found = await up(one, 3)
         kinds = {each["kind"]: each for each in found["processes"]}
         assert [each["kind"] for each in found["processes"]] == ["gateway", "gateway", "worker"]
@@ -96,16 +98,18 @@ async def test_two_gateways_and_a_worker_are_seen_and_pages_agree_with_commands(
         assert {each["name"].rpartition("/")[2] for each in found["processes"][:2]} == {str(one.pid), str(other.pid)}
         assert all(each["silent_for"] <= TTL_MS / 1000 for each in found["processes"])
         assert found["differences"] == []  # a worker's settings are its own
-        keys = [fresh_key() for _ in range(3)]
-        ledger.answer(keys[2], Reply(422))
+        keys = [fresh_key() for _ in range(4)]
+        for key in keys[2:]:
+            ledger.answer(key, Reply(422))
         for gateway, key in ((one, keys[0]), (one, keys[0]), (other, keys[1]), (other, keys[0])):
             assert (await caller.post(gateway, key, "/paid")).status_code == 201
-        assert (await caller.post(other, keys[2], "/later")).status_code == 202
+        for gateway, key in ((one, keys[2]), (other, keys[3])):
+            assert (await caller.post(gateway, key, "/later")).status_code == 202
 
         async def are_all_counted() -> bool:
             nonlocal found
             found = await over_http(other, "processes/")
-            return sum(numbers(found["decisions"]).values()) == 5
+            return sum(numbers(found["decisions"]).values()) == 6
 
         await until(are_all_counted, "the last requests are in the entries", PERIOD + DEADLINE)
         # One road: the page, both commands, and what Prometheus gets.
@@ -119,7 +123,7 @@ async def test_two_gateways_and_a_worker_are_seen_and_pages_agree_with_commands(
             assert await metric(one, route, decision) + await metric(other, route, decision) == count
         assert numbers(found["decisions"])[("/paid", "first")] == 2
         assert numbers(found["decisions"])[("/paid", "replayed")] == 2
-        cookie = log_in(one)
+        cookie, cookie_of_other = log_in(one), log_in(other)
         status, page = open_page(one, cookie)
         text = " ".join(re.sub(r"<[^>]*>", " ", page).split())
         assert status == 200
@@ -131,20 +135,23 @@ async def test_two_gateways_and_a_worker_are_seen_and_pages_agree_with_commands(
         assert all(each["id"] in listing for each in records["records"])
         assert states <= {"succeeded", "in-flight"}
 
-        async def is_given_up() -> bool:
+        async def are_given_up() -> bool:
             counts: dict[str, int] = (await by_command("commands", "list", *where))["counts"]
-            return counts["dead"] == 1
+            return counts["dead"] == 2
 
-        await until(is_given_up, "the command that its service refuses is a dead letter")
-        assert figure(open_page(one, cookie)[1], "Dead letters of commands") == "1"
-        (letter,) = (await by_command("commands", "list", *where))["dead_letters"]
+        await until(are_given_up, "the commands that their service refuses are dead letters")
+        assert await asyncio.to_thread(values, port, "oncegate_dead_letters_total", "reason") == {"rejected": 2}
+        assert figure(open_page(one, cookie)[1], "Dead letters of commands") == "2"
+        letters = (await by_command("commands", "list", *where))["dead_letters"]
+        assert [each["reason"] for each in letters] == ["rejected", "rejected"]
         (group,) = (await by_command("commands", "errors", *where))["groups"]
-        shown_by_error = open_page(one, cookie, f"/commands/error?stream=commands&group={group['group']}")[1]
-        assert all(each in shown_by_error for each in (letter["id"], letter["command"]))
+        assert (group["reason"], group["count"]) == ("rejected", 2)
+        shown_by_error = open_page(other, cookie_of_other, f"/commands/error?stream=commands&group={group['group']}")[1]
+        assert all(each[name] in shown_by_error for each in letters for name in ("id", "command"))
         streams = await by_command("commands", "streams", *where)
         shown = (await over_http(one, "streams/"))["streams"]
         assert [each["stream"] for each in streams["streams"]] == [each["stream"] for each in shown] == ["commands"]
-        assert [each["dead"] for each in streams["streams"]] == [each["dead"] for each in shown] == [1]
+        assert [each["dead"] for each in streams["streams"]] == [each["dead"] for each in shown] == [2]
         assert await asyncio.to_thread(worker.stop) == 0
         assert len((await over_http(one, "processes/"))["processes"]) == 2  # at once
     other.terminate()

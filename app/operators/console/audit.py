@@ -15,7 +15,7 @@ async def audit(visit: Visit) -> Response:
         raise PageRefused(404, "This cache keeps no audit lines: they are in the log oncegate.audit alone.")
     operator = visit.query("operator")[:64]
     found = await visit.sources.audit.listing(limit=MOST_ROWS, operator=operator or None)
-    return visit.page("audit.html", "Audit", operator_asked=operator, lines=found["lines"], kept=found["kept"])
+    return await visit.page("audit.html", "Audit", operator_asked=operator, lines=found["lines"], kept=found["kept"])
 
 
 PAGES = (ConsolePage("/audit", audit, "Audit"),)

@@ -20,7 +20,7 @@ async def callers(visit: Visit) -> Response:
     found = await visit.sources.refusals.listing(int(minutes), LISTED)
     rows = [_row(each["caller"] or "", row) for each in found["callers"] for row in each["routes"]]
     columns = sorted({decision for row in rows for decision in row["decisions"]}, key=_by_status)
-    return visit.page(
+    return await visit.page(
         "callers.html",
         "Callers",
         minutes=minutes,

@@ -28,7 +28,7 @@ _UNREAD: Final = "the consumer reads the stream no more. Start its worker first.
 async def commands(visit: Visit) -> Response:
     """How far are the consumers? What was given up?"""
     streams = [await _stream(visit, name) for name in visit.sources.streams]
-    return visit.page("commands.html", "Commands", streams=streams, address=below)
+    return await visit.page("commands.html", "Commands", streams=streams, address=below)
 
 
 async def _stream(visit: Visit, name: str) -> dict[str, Any]:
@@ -47,7 +47,7 @@ async def error(visit: Visit) -> Response:
     if not letters:
         raise PageRefused(404, "There is no dead letter of this error among the newest ones.")
     rows = [letter.as_json() for letter in letters]
-    return visit.page(
+    return await visit.page(
         "dead-letters.html",
         "Dead letters of one error",
         stream=stream,
@@ -77,7 +77,7 @@ async def letter(visit: Visit) -> Response:
     stream, identifier = visit.query("stream"), _entry(visit.query("id"))
     async with _opened(visit, stream) as found:
         shown = await found.show(identifier)
-    return _letter(visit, stream, shown)
+    return await _letter(visit, stream, shown)
 
 
 async def payload(visit: Visit) -> Response:
@@ -85,17 +85,17 @@ async def payload(visit: Visit) -> Response:
     stream, identifier = visit.form.get("stream", ""), _entry(visit.form.get("id", ""))
     async with _opened(visit, stream) as found:
         shown = await whole_command(found, visit.sources.audit, identifier, Author(visit.operator))
-    return _letter(visit, stream, shown)
+    return await _letter(visit, stream, shown)
 
 
-def _letter(visit: Visit, stream: str, shown: dict[str, Any] | None) -> Response:
+async def _letter(visit: Visit, stream: str, shown: dict[str, Any] | None) -> Response:
     if shown is None or not shown["dead_letters"]:
         raise PageRefused(404, "There is no such dead letter: it was retried or discarded, or its time is over.")
     one = shown["dead_letters"][0]
     body = one.get("body", "")
     if len(body) > MOST_SHOWN:
         body = f"{body[:MOST_SHOWN]}\n(cut off: `oncegate commands show --body` has all of it)"
-    return visit.page("dead-letter.html", "Dead letter", stream=stream, command=shown, letter=one, body=body)
+    return await visit.page("dead-letter.html", "Dead letter", stream=stream, command=shown, letter=one, body=body)
 
 
 async def change_letter(visit: Visit) -> Response:

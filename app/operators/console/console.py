@@ -80,7 +80,7 @@ class Console:
         try:
             answer = await self._answer(request, receive)
         except PageRefused as error:
-            answer = self._refused(error)
+            answer = await self._refused(error)
         await answer(scope, receive, send)
 
     async def _answer(self, request: Request, receive: Receive) -> Response:
@@ -90,13 +90,13 @@ class Console:
         if path in self._static and request.method == "GET":
             return Response(self._static[path], 200, HEADERS, _STATIC[path])
         if self._operators is None:
-            return self._templates.page("no-token.html", 404, title="No console yet")
+            return await self._templates.page("no-token.html", 404, title="No console yet")
         session = self._sessions.of(request.cookies.get(COOKIE, ""))
         form = await _form(request, receive) if request.method == "POST" else {}
         if path == _LOG_IN:
-            return self._log_in(request, self._operators, session, form)
+            return await self._log_in(request, self._operators, session, form)
         if session is None or session.token is None:
-            return self._log_in_page(request, session, local(path), _OVER if request.method == "POST" else "")
+            return await self._log_in_page(request, session, local(path), _OVER if request.method == "POST" else "")
         if request.method == "POST" and _is_other(form, session):
             raise PageRefused(403, _FORGED)
         if path == _LOG_OUT and request.method == "POST":
@@ -119,13 +119,13 @@ class Console:
 
     # -- sessions -----------------------------------------------------------------------------------------------------
 
-    def _log_in_page(
+    async def _log_in_page(
         self, request: Request, session: Session | None, then: str, why: str = "", status: int = 401, wait: float = 0.0
     ) -> Response:
         """The log-in, with a session of nobody's to which its form is bound."""
         cookie = self._sessions.begin()
         bound = session if session is not None and session.token is None else self._sessions.of(cookie)
-        answer = self._templates.page(
+        answer = await self._templates.page(
             "log-in.html", status, title="Log in", then=then, why=why, form_token=bound.form if bound else ""
         )
         if wait:
@@ -134,25 +134,25 @@ class Console:
             self._give(request, answer, cookie)
         return answer
 
-    def _log_in(
+    async def _log_in(
         self, request: Request, operators: Bearer, session: Session | None, form: Mapping[str, str]
     ) -> Response:
         if request.method != "POST":
             known = session is not None and session.token is not None
-            return redirect(self._base) if known else self._log_in_page(request, session, "", status=200)
+            return redirect(self._base) if known else await self._log_in_page(request, session, "", status=200)
         then = local(form.get("then", ""))
         if session is None or _is_other(form, session):
-            return self._log_in_page(request, session, then, "The form was too old. Log in again.", 403)
+            return await self._log_in_page(request, session, then, "The form was too old. Log in again.", 403)
         peer = request.client.host if request.client else ""
         address = self._trusted.client_of(peer, request.scope["headers"])
         if wait := self._attempts.wait(address):
             why = f"Too many wrong tokens have come from your address. Wait {int(wait) + 1} s, then try again."
-            return self._log_in_page(request, session, then, why, 429, wait)
+            return await self._log_in_page(request, session, then, why, 429, wait)
         token = operators.known(form.get("token", "").strip().encode("utf-8", "surrogateescape"))
         if token is None:
             self._attempts.failed(address)
             operators.refuse(request.scope)
-            return self._log_in_page(request, session, then, _WRONG)
+            return await self._log_in_page(request, session, then, _WRONG)
         self._attempts.succeeded(address)
         # In the log alone: what is kept in the cache are changes, and looks at what is secret.
         Author(token.name).report("console", "opened")
@@ -179,8 +179,10 @@ class Console:
             samesite="strict",
         )
 
-    def _refused(self, error: PageRefused) -> Response:
-        return self._templates.page("refused.html", error.status, title=HTTPStatus(error.status).phrase, why=error.text)
+    async def _refused(self, error: PageRefused) -> Response:
+        return await self._templates.page(
+            "refused.html", error.status, title=HTTPStatus(error.status).phrase, why=error.text
+        )
 
 
 def _pages(sources: Sources) -> list[ConsolePage]:
@@ -218,7 +220,7 @@ async def _made(page: ConsolePage, visit: Visit) -> Response:
         status, why = 404, str(error)
     except ChangeRefused as error:
         status, why = 409, f"{error}. Nothing was changed."
-    return visit.page("not-made.html", HTTPStatus(status).phrase, status, why=why)
+    return await visit.page("not-made.html", HTTPStatus(status).phrase, status, why=why)
 
 
 async def _form(request: Request, receive: Receive) -> dict[str, str]:

@@ -19,12 +19,15 @@ from oncegate.app.operators.audit import MOST_REASON, REASON, Author
 from oncegate.app.operators.console.sessions import Session, Sessions
 from oncegate.app.operators.console.sources import Sources
 from oncegate.app.operators.console.words import FILTERS
+from oncegate.app.turns import in_pieces
 
 COOKIE: Final = "oncegate-session"
 MOST_FORM_BYTES: Final = 256 * 1024
 """The most bytes of a form: a resolution may bring a response's body."""
 FORM_SECONDS: Final = 30.0
 _MOST_FIELDS: Final = 200
+_PARTS: Final = 50
+"""Parts of a page that are made before others have the loop: some rows."""
 _TEMPLATES: Final = Path(__file__).parent / "templates"
 HEADERS: Final = {
     "content-security-policy": "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -80,10 +83,10 @@ class Templates:
         for name in self._environment.list_templates():
             self._environment.get_template(name)
 
-    def page(self, name: str, status: int = 200, **values: Any) -> Response:
-        """The page by the template ``name``."""
-        html = self._environment.get_template(name).render(values)
-        return Response(html, status, HEADERS, "text/html")
+    async def page(self, name: str, status: int = 200, **values: Any) -> Response:
+        """The page by the template ``name``. Its rows are not made at once: others have the loop in between."""
+        parts = [part async for part in in_pieces(self._environment.get_template(name).generate(values), _PARTS)]
+        return Response("".join(parts), status, HEADERS, "text/html")
 
 
 @dataclass(slots=True)
@@ -112,14 +115,14 @@ class Visit:
         """A parameter of the address; empty where it is not there."""
         return self.request.query_params.get(name, "")
 
-    def page(self, template: str, title: str, status: int = 200, **values: Any) -> Response:
+    async def page(self, template: str, title: str, status: int = 200, **values: Any) -> Response:
         """The page by ``template``, which extends ``layout.html``, with ``title`` as its heading."""
         notice = self.query("notice")
         if self.query("by") != self.sessions.sign(
             self.session, notice
         ):  # a link from elsewhere puts no words in our mouth
             notice = ""
-        return self.templates.page(
+        return await self.templates.page(
             template,
             status,
             title=title,

@@ -42,7 +42,7 @@ async def overview(visit: Visit) -> Response:
         sources.standing.of_cache(),
         asyncio.gather(_database(sources), asyncio.gather(*[_stream(sources, name) for name in sources.streams])),
     )
-    return visit.page(
+    return await visit.page(
         "overview.html",
         "Overview",
         ready=ready,

@@ -2,13 +2,17 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from starlette.responses import Response
 
 from oncegate.app.operators.console.frame import ConsolePage, Visit
 from oncegate.app.operators.console.words import seconds
 from oncegate.app.settings.shown.effective import DEFAULT
+from oncegate.app.turns import in_pieces
+
+_AT_ONCE: Final = 20
+"""Routes that are put in words before others have the loop."""
 
 
 async def routes(visit: Visit) -> Response:
@@ -19,14 +23,14 @@ async def routes(visit: Visit) -> Response:
         hits[route] += count
     rows = [
         {"route": each, "hits": hits[each["path"]], "rules": list(in_words(each)), "met": each.get("matched", True)}
-        for each in policy["routes"]
+        async for each in in_pieces(policy["routes"], _AT_ONCE)
     ]
-    return visit.page("routes.html", "Routes", rows=rows, policy=policy, settings=_settings(visit))
+    return await visit.page("routes.html", "Routes", rows=rows, policy=policy, settings=await _settings(visit))
 
 
-def _settings(visit: Visit) -> list[dict[str, Any]]:
+async def _settings(visit: Visit) -> list[dict[str, Any]]:
     """The settings in effect; those that were given come first."""
-    found = visit.sources.standing.of_settings()["settings"]
+    found = (await visit.sources.standing.of_settings())["settings"]
     return sorted(found, key=lambda each: each["source"] == DEFAULT)
 
 

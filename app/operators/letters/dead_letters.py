@@ -13,6 +13,7 @@ from typing import Any
 from oncegate.app.operators.audit import Author
 from oncegate.app.operators.records.records import NotARecord, row, summarise
 from oncegate.app.settings.gateway import GatewaySettings
+from oncegate.app.turns import in_pieces, others_first
 from oncegate.cache.encryption import Encryption, off_loop
 from oncegate.cache.errors import GroupMissing, RecordUnreadable
 from oncegate.cache.record import MAX_SEQUENCE, Claim, State
@@ -27,7 +28,8 @@ from oncegate.middleware.outcome.instants import instant
 from oncegate.middleware.outcome.results import read_error
 from oncegate.middleware.rules.keys.key import RECORD_ID, execution_key, key_of_id
 
-_AT_ONCE = 100
+_AT_ONCE = 20
+"""Dead letters that are read before others have the loop, and Redis."""
 MOST_SCANNED = 10_000
 """Dead letters that one answer looks at where nothing else is said, the newest; a worker lets a stream have no more."""
 MOST_OF_ONE = 100
@@ -152,6 +154,7 @@ class Commands:
             some = await self.stream.letters(start, last, _AT_ONCE)
             for entry, fields in some:
                 yield await self._letter(entry, fields)
+            await others_first()
             if len(some) < _AT_ONCE:
                 return
             start = f"({some[-1][0]}"
@@ -163,6 +166,7 @@ class Commands:
             some = await letter_heads(self.stream, start, _AT_ONCE)
             for letter in await self.shown(some):
                 yield letter
+            await others_first()
             if len(some) < _AT_ONCE:
                 return
             start = f"({some[-1][0]}"
@@ -176,7 +180,8 @@ class Commands:
                 more = letters[-1].id
                 break
             letters.append(letter)
-        return {"dead_letters": [each.as_json() for each in letters], "counts": await self.counts(), "after": more}
+        shown = [each.as_json() async for each in in_pieces(letters, _AT_ONCE)]
+        return {"dead_letters": shown, "counts": await self.counts(), "after": more}
 
     async def find(self, identifier: str) -> tuple[list[Letter], bool]:
         """The dead letters of a command's id, of an entry's, or with that id themselves, the oldest first; and whether they are

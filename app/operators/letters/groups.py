@@ -9,22 +9,26 @@ from typing import Any, Final
 
 from oncegate.app.operators.letters.dead_letters import MOST_SCANNED, Commands, Letter
 from oncegate.app.operators.letters.group import LetterGroup
-from oncegate.cache.redis.streams.letter import Death
+from oncegate.cache.redis.streams.letter import AT, ERROR, ERROR_TYPE, REASON, number_of, text_of
 
 MOST_GROUPS: Final = 100
 """Groups that are told apart; the rest is counted together."""
 _MOST_TEXT: Final = 200
+_MOST_ROUTES: Final = 5
 _VARIES: Final = re.compile(r"\b(?=[0-9a-fA-F-]*[0-9])[0-9a-fA-F-]{8,}\b|[0-9]+")
 """Numbers, and what looks like an id."""
 
 
 def group_of(letter: Letter) -> LetterGroup:
     """The group that a letter is of, without any letter in it."""
-    death = Death.read(letter.fields)
-    first, *_ = death.error.splitlines() or [""]
-    return LetterGroup(
-        death.reason, death.error_type[:_MOST_TEXT], _VARIES.sub("#", first[: 4 * _MOST_TEXT])[:_MOST_TEXT]
-    )
+    return LetterGroup(*_in_common(letter))
+
+
+def _in_common(letter: Letter) -> tuple[str, str, str]:
+    """What the letters of a group have in common: the reason, the type of the error, and its text."""
+    reason, error_type, error = (text_of(letter.fields, name) for name in (REASON, ERROR_TYPE, ERROR))
+    first, *_ = error.splitlines() or [""]
+    return reason, error_type[:_MOST_TEXT], _VARIES.sub("#", first[: 4 * _MOST_TEXT])[:_MOST_TEXT]
 
 
 async def by_error(commands: Commands, *, most: int = MOST_SCANNED) -> dict[str, Any]:
@@ -40,14 +44,13 @@ async def by_error(commands: Commands, *, most: int = MOST_SCANNED) -> dict[str,
             is_complete = False
             break
         scanned += 1
-        found = group_of(letter)
-        key = (found.reason, found.error_type, found.error)
+        key = _in_common(letter)
         group = groups.get(key)
         if group is None:
             if len(groups) == MOST_GROUPS:
                 others += 1
                 continue
-            group = groups[key] = found
+            group = groups[key] = LetterGroup(*key)
         _add(group, letter)
     ordered = sorted(groups.values(), key=lambda each: (-each.count, each.id))
     return {
@@ -75,10 +78,10 @@ async def letters_of(commands: Commands, group: str, limit: int) -> tuple[list[L
 
 
 def _add(group: LetterGroup, letter: Letter) -> None:
-    at_ms = Death.read(letter.fields).at_ms
+    at_ms = number_of(letter.fields, AT)
     group.count += 1
     group.example = group.example or letter.id
     group.newest_ms = max(group.newest_ms, at_ms)
     group.oldest_ms = min(group.oldest_ms or at_ms, at_ms)
-    if letter.route and len(group.routes) < 5:
-        group.routes.add(letter.route)
+    if len(group.routes) < _MOST_ROUTES and (route := letter.route):
+        group.routes.add(route)

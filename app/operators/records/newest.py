@@ -4,7 +4,6 @@ Strategy. An index would cost each first request a command, or a column that is 
 cache's own order, a few at a time, and only the newest are held. What can be ruled out by its id alone is not read.
 """
 
-import asyncio
 import heapq
 import re
 from collections import Counter
@@ -22,8 +21,9 @@ from oncegate.app.operators.records.records import (
     is_of_route,
     summarise,
 )
+from oncegate.app.turns import in_pieces, others_first
 from oncegate.cache.record import Claim
-from oncegate.cache.store import Page, peek_all
+from oncegate.cache.store import Page
 from oncegate.cache.trace import trace_id_of
 from oncegate.middleware.rules.keys.key import RECORD_ID, caller_of_id, record_id
 
@@ -33,7 +33,7 @@ MOST_SCANNED: Final = 10_000
 """Records that one answer looks at where nothing else is said."""
 MOST_SECONDS: Final = 10.0
 """After which an answer ends with what was found."""
-_STEP: Final = 200
+_STEP: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +94,13 @@ class Scan:
         ends = monotonic() + seconds
         async for page in _pages(self._records, self.cursor):
             for some in in_parts(list(self._unseen(page.keys)), AT_ONCE):
-                held = await peek_all(self._records.cache, [self._records.key_of(identifier) for identifier in some])
+                held = await self._records.peek_all([self._records.key_of(identifier) for identifier in some])
                 yield [
                     (identifier, each if isinstance(each, Claim) else None)
                     for identifier, each in zip(some, held, strict=True)
                     if each is not None
                 ]
+                await others_first()
             self.cursor, self.scanned = page.cursor, len(self._seen)
             if self.scanned >= most or monotonic() >= ends:
                 return
@@ -134,11 +135,12 @@ class Newest:
             found = (0 if held is None else self._sign * held.record.trace.begun_at_ms, identifier, held)
             (heapq.heappush if len(self._held) < self._limit else heapq.heappushpop)(self._held, found)
 
-    def rows(self) -> list[dict[str, Any]]:
+    async def rows(self) -> list[dict[str, Any]]:
         """Those that are held, the newest first, or the oldest."""
+        ordered = sorted(self._held, key=lambda each: each[:2], reverse=True)
         return [
             {"id": identifier, **({"state": UNREADABLE} if held is None else summarise(held))}
-            for _, identifier, held in sorted(self._held, key=lambda each: each[:2], reverse=True)
+            async for _, identifier, held in in_pieces(ordered, AT_ONCE)
         ]
 
 
@@ -163,7 +165,7 @@ async def newest(
         for identifier, held in part:
             found.add(identifier, held)
     return {
-        "records": found.rows(),
+        "records": await found.rows(),
         "cursor": scan.cursor,
         "scanned": scan.scanned,
         "complete": not cursor and not scan.cursor,
@@ -177,7 +179,6 @@ async def _pages(records: Records, cursor: str) -> AsyncIterator[Page]:
             page = await records.cache.scan(records.namespace, cursor=cursor, limit=_STEP)
         except ValueError as error:
             raise NotARecord(str(error)) from None
-        await asyncio.sleep(0)  # some caches have a page at once
         yield page
         cursor = page.cursor
         if not cursor:

@@ -27,6 +27,11 @@ class Setting:
     source: str
     left_out: bool = False
 
+    def as_json(self) -> dict[str, Any]:
+        """It as JSON has it."""
+        name = ".".join(map(str, self.where))
+        return {"name": name, "value": self.value, "source": self.source, "secret": self.left_out}
+
 
 def effective(settings: GatewaySettings) -> Iterator[Setting]:
     """All settings, in the order of the documentation; of a route those that it was given."""
@@ -35,10 +40,7 @@ def effective(settings: GatewaySettings) -> Iterator[Setting]:
 
 def listing(settings: GatewaySettings) -> list[dict[str, Any]]:
     """The same as JSON has them."""
-    return [
-        {"name": ".".join(map(str, each.where)), "value": each.value, "source": each.source, "secret": each.left_out}
-        for each in effective(settings)
-    ]
+    return [each.as_json() for each in effective(settings)]
 
 
 def _of(model: BaseModel, where: Where, origins: Origins | None) -> Iterator[Setting]:

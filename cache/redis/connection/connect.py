@@ -9,6 +9,7 @@ import asyncio
 import copy
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
+from inspect import signature
 from typing import Any, Protocol
 
 from hiredis import ReplyError
@@ -24,6 +25,10 @@ from oncegate.cache.redis.url import ONE_SERVER, REDIS_SCHEMES, Server, either, 
 
 _HELLO = pack(b"HELLO", b"2")
 _INFO = pack(b"INFO", b"server")
+_ANONYMOUS = dict.fromkeys(
+    {"driver_info"} & signature(AbstractConnection).parameters.keys() or ("lib_name", "lib_version")
+)
+"""redis-py is not to say its version to Redis: for each connection it would read its package's metadata from the disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +83,7 @@ class RedisConnector:
             "socket_timeout": timeout,
             "socket_connect_timeout": timeout,
             "health_check_interval": 0,
+            **_ANONYMOUS,
         }
         try:
             self._class(**self._options)

@@ -6,14 +6,18 @@
 -- returns  {id, {field, value, ...}} of each
 local named = {command = true, route = true, aggregate = true, sequence = true}
 local found = {}
-for _, letter in ipairs(redis.call('XREVRANGE', KEYS[1], ARGV[1], '-', 'COUNT', ARGV[2])) do
-  local fields, kept = letter[2], {}
+for each, letter in ipairs(redis.call('XREVRANGE', KEYS[1], ARGV[1], '-', 'COUNT', ARGV[2])) do
+  local fields, kept, size = letter[2], {}, 0
   for at = 1, #fields, 2 do
-    if fields[at]:sub(1, 5) == 'dead.' or named[fields[at]] then
-      kept[#kept + 1] = fields[at]
-      kept[#kept + 1] = fields[at + 1]
+    local name = fields[at]
+    if named[name] == nil then
+      named[name] = name:sub(1, 5) == 'dead.'
+    end
+    if named[name] then
+      kept[size + 1], kept[size + 2] = name, fields[at + 1]
+      size = size + 2
     end
   end
-  found[#found + 1] = {letter[1], kept}
+  found[each] = {letter[1], kept}
 end
 return found

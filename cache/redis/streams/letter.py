@@ -8,7 +8,10 @@ from dataclasses import dataclass
 
 from oncegate.cache.redis.streams.stream import Fields
 
+REASON = b"dead.reason"
+ERROR_TYPE = b"dead.error_type"
 ERROR = b"dead.error"
+AT = b"dead.at"
 MOST_BYTES = 2000
 """The most that is kept of an error's type, and of its text. The record keeps more of them."""
 
@@ -30,13 +33,13 @@ class Death:
         """The fields, in the order in which they are written."""
         return {
             b"dead.consumer": self.consumer.encode(),
-            b"dead.reason": self.reason.encode(),
+            REASON: self.reason.encode(),
             b"dead.attempts": b"%d" % self.attempts,
-            b"dead.error_type": _cut(self.error_type),
+            ERROR_TYPE: _cut(self.error_type),
             ERROR: _cut(self.error),
             b"dead.entry": self.entry.encode(),
             b"dead.worker": self.worker.encode(),
-            b"dead.at": b"%d" % self.at_ms,
+            AT: b"%d" % self.at_ms,
         }
 
     @classmethod
@@ -44,13 +47,13 @@ class Death:
         """The death that a dead letter's fields describe. A field that is missing, or can't be read, is empty, or 0."""
         return cls(
             consumer=text_of(fields, b"dead.consumer"),
-            reason=text_of(fields, b"dead.reason"),
+            reason=text_of(fields, REASON),
             attempts=number_of(fields, b"dead.attempts"),
-            error_type=text_of(fields, b"dead.error_type"),
+            error_type=text_of(fields, ERROR_TYPE),
             error=text_of(fields, ERROR),
             entry=text_of(fields, b"dead.entry"),
             worker=text_of(fields, b"dead.worker"),
-            at_ms=number_of(fields, b"dead.at"),
+            at_ms=number_of(fields, AT),
         )
 
 

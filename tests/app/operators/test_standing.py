@@ -286,7 +286,7 @@ async def test_a_cache_that_stands_still_is_not_waited_for(monkeypatch: pytest.M
 SECRET = "s3cr3t-" + "x" * 40
 
 
-def test_each_setting_is_shown_with_where_it_came_from_and_no_secret(
+async def test_each_setting_is_shown_with_where_it_came_from_and_no_secret(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "gateway.toml"
@@ -299,7 +299,8 @@ def test_each_setting_is_shown_with_where_it_came_from_and_no_secret(
         monkeypatch.setenv(name, value)
     settings = pickle.loads(pickle.dumps(load({"port": "0"}, str(file))))  # as a parent sends them to its workers
     cache = MemoryCache()
-    shown = Standing(settings, cache, Readiness(probe=cache.check, cache=cache)).of_settings()["settings"]
+    standing = Standing(settings, cache, Readiness(probe=cache.check, cache=cache))
+    shown = (await standing.of_settings())["settings"]
     rows = {each["name"]: each for each in orjson.loads(orjson.dumps(shown))}
     assert (rows["port"]["value"], rows["port"]["source"]) == (0, "command line")
     assert (rows["cache"]["value"], rows["cache"]["source"]) == (

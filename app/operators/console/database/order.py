@@ -23,7 +23,7 @@ async def order(visit: Visit) -> Response:
     cursor = visit.query("cursor")[:200]
     found, further = await database_of(visit.sources).waiting(limit=MOST_ROWS, cursor=cursor)
     more = urlencode({"cursor": further}) if further else ""
-    return visit.page("order.html", "Order", rows=found, further=more, begun=bool(cursor))
+    return await visit.page("order.html", "Order", rows=found, further=more, begun=bool(cursor))
 
 
 async def aggregate(visit: Visit) -> Response:
@@ -31,7 +31,7 @@ async def aggregate(visit: Visit) -> Response:
     found = await _waiting(visit, visit.query("consumer"), visit.query("aggregate"))
     if found is None:
         raise PageRefused(404, _GONE)
-    return visit.page("aggregate.html", "An aggregate that waits", row=found)
+    return await visit.page("aggregate.html", "An aggregate that waits", row=found)
 
 
 async def change(visit: Visit) -> Response:

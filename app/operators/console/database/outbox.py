@@ -27,7 +27,7 @@ async def outbox(visit: Visit) -> Response:
     )
     choice = {"held": "1"} if held else {}
     further = urlencode(choice | {"after": found["after"]}) if found["after"] else ""
-    return visit.page(
+    return await visit.page(
         "outbox.html",
         "Outbox",
         rows=found["messages"],
@@ -49,7 +49,7 @@ async def message(visit: Visit) -> Response:
     found = await database_of(visit.sources).message(_number(visit))
     if found is None:
         raise PageRefused(404, _GONE)
-    return visit.page("message.html", f"Message {found['id']}", message=found)
+    return await visit.page("message.html", f"Message {found['id']}", message=found)
 
 
 async def change_message(visit: Visit) -> Response:

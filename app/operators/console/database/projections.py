@@ -13,13 +13,13 @@ _POSITION: Final = re.compile(r"-?[0-9]{1,18}")
 
 async def projections(visit: Visit) -> Response:
     """How far is each?"""
-    return visit.page("projections.html", "Projections", rows=await database_of(visit.sources).projections())
+    return await visit.page("projections.html", "Projections", rows=await database_of(visit.sources).projections())
 
 
 async def projection(visit: Visit) -> Response:
     """One of them."""
     found = await database_of(visit.sources).projection(visit.request.path_params["name"])
-    return visit.page("projection.html", f"Projection {found['name']}", row=found)
+    return await visit.page("projection.html", f"Projection {found['name']}", row=found)
 
 
 async def change(visit: Visit) -> Response:

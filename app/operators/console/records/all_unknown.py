@@ -51,9 +51,9 @@ async def count(visit: Visit) -> Response:
     counted = {name: so_far[name] + step[name] for name in ("found", "left")}
     carried = _chosen(choice) | {"until": str(until)}
     if step["complete"]:
-        return _page(visit, choice, until, carried | {"found": str(counted["found"])}, counted)
+        return await _page(visit, choice, until, carried | {"found": str(counted["found"])}, counted)
     further = urlencode(carried | counted | {"cursor": step["cursor"]})
-    answer = _page(visit, choice, until, carried, counted, further=further)
+    answer = await _page(visit, choice, until, carried, counted, further=further)
     answer.headers["refresh"] = f"0; url={visit.base}/unknown/all?{further}"
     return answer
 
@@ -79,10 +79,10 @@ async def change(visit: Visit) -> Response:
     kept = {name: form.get(name, "") for name in ("as", "status", "type", "body", "reason")}
     carried = _chosen(choice) | kept | {name: str(value) for name, value in done.items()}
     carried |= {"until": str(until), "cursor": step["cursor"]}
-    return _page(visit, choice, until, carried, done, outcome=outcome)
+    return await _page(visit, choice, until, carried, done, outcome=outcome)
 
 
-def _page(
+async def _page(
     visit: Visit,
     choice: Mapping[str, str],
     until: int,
@@ -92,7 +92,7 @@ def _page(
     further: str = "",
     outcome: str = "",
 ) -> Response:
-    return visit.page(
+    return await visit.page(
         "all-unknown.html",
         "All that match",
         choice=choice,

@@ -46,7 +46,7 @@ class _Found:
 
 async def box(visit: Visit) -> Response:
     """The box."""
-    return _page(visit)
+    return await _page(visit)
 
 
 async def find(visit: Visit) -> Response:
@@ -68,12 +68,14 @@ async def find(visit: Visit) -> Response:
         found.notes += notes
     if len(found.rows) + len(found.links) == 1 and not kept:
         return visit.to(f"/records/{next(iter(found.rows))}" if found.rows else found.links[0][1])
-    return _page(visit, what, found, kept)
+    return await _page(visit, what, found, kept)
 
 
-def _page(visit: Visit, what: str = "", found: _Found | None = None, kept: Mapping[str, Any] | None = None) -> Response:
+async def _page(
+    visit: Visit, what: str = "", found: _Found | None = None, kept: Mapping[str, Any] | None = None
+) -> Response:
     nothing = found is not None and not (found.rows or found.links or kept)
-    return visit.page(
+    return await visit.page(
         "find.html",
         "Find",
         what=what,

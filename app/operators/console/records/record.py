@@ -70,7 +70,7 @@ async def _page(visit: Visit, response: dict[str, Any] | None = None) -> Respons
         raise PageRefused(404, _FOUND[404])
     route = route_of(found, visit.sources.policy()["routes"])
     address = "https://GATEWAY" if visit.sources.own_port else str(visit.request.base_url).rstrip("/")
-    return visit.page(
+    return await visit.page(
         "record.html",
         "Record",
         record=found,

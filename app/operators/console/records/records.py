@@ -25,7 +25,7 @@ async def records(visit: Visit) -> Response:
     )
     given = {name: value for name, value in choice.items() if value}
     counts = [(state, found["counts"].get(state, 0), _address(given, state=state)) for state in (*STATES, "unreadable")]
-    return visit.page(
+    return await visit.page(
         "records.html",
         "Records",
         choice=choice,

@@ -20,7 +20,7 @@ async def unknown(visit: Visit) -> Response:
     chosen = which_of(choice, now_ms()).chosen()
     found = await newest(visit.sources.records, chosen, cursor=cursor, limit=MOST_ROWS, most=SCANNED, oldest=True)
     given = {name: value for name, value in choice.items() if value}
-    return visit.page(
+    return await visit.page(
         "unknown.html",
         "Unknown outcomes",
         choice=choice,

@@ -1,7 +1,6 @@
 """The policy on idempotency keys that the draft (section 2.6) asks a resource to publish, generated from the rules in force."""
 
 from collections.abc import Callable, Sequence
-from itertools import groupby
 from typing import Any
 
 import orjson
@@ -77,8 +76,9 @@ _WORDS = {State.SUCCEEDED: "success", State.FAILED: "error", State.UNKNOWN: "unk
 def _statuses(policy: Policy) -> dict[str, list[str]]:
     """Ranges of statuses, ``"200-399"``, by what becomes of them."""
     ranges: dict[str, list[str]] = {word: [] for word in _WORDS.values()}
-    for state, run in groupby(range(200, 600), key=policy.state):
-        statuses = list(run)
-        first, last = statuses[0], statuses[-1]
-        ranges[_WORDS[state]].append(str(first) if first == last else f"{first}-{last}")
+    states, first = policy.states, 200
+    for last in range(200, 600):
+        if last == 599 or states[last + 1] is not states[first]:
+            ranges[_WORDS[states[first]]].append(str(first) if first == last else f"{first}-{last}")
+            first = last + 1
     return ranges

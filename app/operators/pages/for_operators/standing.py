@@ -27,4 +27,4 @@ async def show_cache(request: Request) -> Response:
 async def list_settings(request: Request) -> Response:
     """Which settings are in effect, and where did each come from? Secrets are left out."""
     standing: Standing = request.app.state.standing
-    return document(standing.of_settings())
+    return document(await standing.of_settings())
