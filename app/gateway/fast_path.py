@@ -116,16 +116,23 @@ class Passing:
 
     def _on_response(self) -> None:
         """The upstream's response has progressed, or failed."""
-        connection, request = self._connection, self._request
+        connection, bypass = self._connection, self._bypass
         try:
-            response = self._forwarder.take_response(connection)
-            if response is not None:
-                self._watches.drop(self._limit)
-                status, headers, body = response
-                if self._bypass is not None:
-                    headers = self._bypass.answered(status, headers)
-                request.respond(status, headers, body)
-            elif not connection.is_soon_whole:
+            if bypass is None:
+                as_it_came = self._forwarder.take_lines(connection)
+                if as_it_came is not None:
+                    self._watches.drop(self._limit)
+                    status, lines, headers, body = as_it_came
+                    self._request.respond(status, headers, body, lines)
+                    return
+            else:
+                response = self._forwarder.take_response(connection)
+                if response is not None:
+                    self._watches.drop(self._limit)
+                    status, headers, body = response
+                    self._request.respond(status, bypass.answered(status, headers), body)
+                    return
+            if not connection.is_soon_whole:
                 self._leave()
         except Exception as error:  # noqa: BLE001 - answered; who called has nothing to do with it
             self._watches.drop(self._limit)

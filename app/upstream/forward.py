@@ -25,6 +25,7 @@ from oncegate.app.upstream.connection import UpstreamConnection
 from oncegate.app.upstream.outgoing import ClientLeft, Outgoing, watches
 from oncegate.app.upstream.pool import Upstream
 from oncegate.app.upstream.response import ResponseReader
+from oncegate.app.upstream.response_head import NO_LENGTH
 from oncegate.app.upstream.upgrade import UPGRADE, AnswerToUpgrade, Switched, SwitchedAway
 from oncegate.cache.errors import OncegateError
 from oncegate.middleware.admission.limits.deadlines import Deadlines
@@ -82,6 +83,7 @@ class Forwarder:
             address.base, address.authority, TrustedPeers(trusted_proxies), end_to_end, via=via
         )
         self._via = via
+        self._via_line = b"\r\n%b: %b" % VIA if via else b""
         self._response_timeout = response_timeout
         self._watches: Deadlines | None = None
 
@@ -159,6 +161,25 @@ class Forwarder:
         connection.then = None  # it is another exchange's from here on
         self.upstream.give_back(connection)
         return response.status, self._headers(response), body
+
+    def take_lines(self, connection: UpstreamConnection) -> tuple[int, bytes, Headers, bytes] | None:
+        """The same for a response that goes on as it came: its fields are lines, each behind a CRLF.
+
+        What doesn't say how long its body is has them as headers, so that it is framed anew.
+        """
+        response = connection.response
+        if not response.complete or response.surplus or connection.error is not None:
+            return None
+        body = response.take()
+        connection.then = None  # it is another exchange's from here on
+        self.upstream.give_back(connection)
+        head = response.head
+        if head.length == NO_LENGTH and not response.is_bodiless:
+            return response.status, b"", self._headers(response), body
+        lines = head.sent
+        if not head.has_date:
+            lines += b"\r\n%b: %b" % date()
+        return response.status, lines + self._via_line, [], body
 
     async def resume(
         self,
@@ -249,7 +270,7 @@ class Forwarder:
 
     def _headers(self, response: ResponseReader) -> Headers:
         headers = response.headers
-        if not response.has_date:  # RFC 9110 section 6.6.1: whoever forwards a response without one adds it
+        if not response.head.has_date:  # RFC 9110 section 6.6.1: whoever forwards a response without one adds it
             headers.append(date())
         if self._via:
             headers.append(VIA)

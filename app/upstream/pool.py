@@ -97,7 +97,7 @@ class Upstream:
         if not connection.finish():
             connection.close()
             return
-        seconds, announced = self._keepalive, connection.response.idle_timeout
+        seconds, announced = self._keepalive, connection.response.head.idle_timeout
         if announced is not None:
             seconds = min(seconds, announced - KEEPALIVE_MARGIN)
         self._keep(connection, seconds)
