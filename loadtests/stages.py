@@ -125,7 +125,9 @@ STAGES: dict[str, tuple[str, ...]] = {
     "response read": (
         "app.upstream.connection",
         "app.upstream.response",
+        "app.upstream.response_head",
         "app.upstream.forward:Forwarder.take_response",
+        "app.upstream.forward:Forwarder.take_lines",
     ),
     "outcome": (
         "middleware.outcome.responses",

@@ -106,15 +106,15 @@ class Passing:
             return False
         request.take()
         self._connection = connection
-        self._began = connection.loop.time()
+        self._began = began = connection.loop.time()
         self._watches = watches = self._forwarder.watches(connection.loop)
-        self._limit = watches.set(self._leave)
-        connection.then = self._on_response
+        self._limit = watches.set(self._leave, began)
+        connection.then = self
         if connection.error is not None:
             self._leave()
         return True
 
-    def _on_response(self) -> None:
+    def on_response(self) -> None:
         """The upstream's response has progressed, or failed."""
         connection, bypass = self._connection, self._bypass
         try:
@@ -224,9 +224,9 @@ class CallbackDriver:
             return
         self._connection = connection
         exchange.begin(attempt, connection.loop, self._on_limit)
-        connection.then = self._on_response
+        connection.then = self
         if connection.error is not None:
-            self._on_response()
+            self.on_response()
 
     def _begin_submission(self, attempt: Attempt, submit: StartSubmission) -> None:
         request, exchange = self._request, self._exchange
@@ -237,7 +237,7 @@ class CallbackDriver:
         except Exception as error:  # noqa: BLE001 - answered
             self._fail(error)
 
-    def _on_response(self) -> None:
+    def on_response(self) -> None:
         """The upstream's response has progressed, or failed."""
         connection, exchange = self._connection, self._exchange
         try:

@@ -7,8 +7,7 @@ to take. Whatever goes wrong after the first byte was written is an `OutcomeUnkn
 
 import asyncio
 import select
-from collections.abc import Callable
-from typing import Final, cast
+from typing import Final, Protocol, cast
 
 from oncegate.app.upstream.response import ResponseReader
 from oncegate.middleware.http.capture import declared_length
@@ -21,6 +20,13 @@ SMALL: Final = 65536
 _PIECE_BYTES: Final = 32768
 """The most that is parsed at once. A read may bring 256 KiB: 40,000 chunks of a byte each."""
 _ONE_WRITE: Final = 65536  # above it, copying a body behind its head costs more than a second write
+
+
+class Awaiting(Protocol):
+    """Whoever takes a response by callback."""
+
+    def on_response(self) -> None:
+        """The response has progressed, or failed."""
 
 
 class UpstreamConnection(asyncio.Protocol):
@@ -36,7 +42,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._waiter: asyncio.Future[None] | None = None
-        self.then: Callable[[], None] | None = None
+        self.then: Awaiting | None = None
         """Called, instead of waking a waiter, whenever there is something to take or the exchange has failed."""
         self._writable: asyncio.Future[None] | None = None
         self._reading_paused = False
@@ -294,6 +300,6 @@ class UpstreamConnection(asyncio.Protocol):
 
     def _wake(self) -> None:
         if self.then is not None:
-            self.then()
+            self.then.on_response()
         elif self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)

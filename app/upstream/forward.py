@@ -17,7 +17,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from oncegate.app.http1 import VIA, RequestRefused, RequestWriter, TrustedPeers
 from oncegate.app.settings.certificates import Certificate
@@ -137,7 +137,7 @@ class Forwarder:
         await self._finish(connection, outgoing, begin, send, scope, None)
         connection.error = None  # its traceback leads back to it, and a tunnel's connection lasts
 
-    def begin(self, scope: Scope, headers: Headers, body: bytes) -> UpstreamConnection | None:
+    def begin(self, scope: dict[str, Any], headers: Headers, body: bytes) -> UpstreamConnection | None:
         """Sends a request whose body is whole, with ``headers``, over an idle connection, without waiting.
 
         ``None``: that can't be done, and nothing was sent; called as an app, the forwarder does it, or says why it can't.

@@ -158,14 +158,14 @@ async def connection(is_head: bool, pieces: list[bytes], how: str, breaks_at: in
         there.write(b"head", b"body")
         news: list[int] = []
         if how == "then":
-            there.then = lambda: news.append(there.response.buffered)
+            there.then = SimpleNamespace(on_response=lambda: news.append(there.response.buffered))
         reading = asyncio.get_running_loop().create_task(_read(there))
         for piece in pieces:
             there.data_received(piece)
             outcomes.append((there.is_soon_whole, there.error is not None))
             await _turns(2)
         if how == "forget":
-            there.then = news.clear
+            there.then = SimpleNamespace(on_response=news.clear)
             there.forget()
         if how != "lost":
             there.eof_received()
