@@ -44,7 +44,7 @@ _RECURRING: Final = frozenset(
     b"x-xss-protection".split()
 )
 """The fields whose lines are kept."""
-_MOST_KEPT: Final = 1000
+MOST_KEPT: Final = 1000
 _LONGEST_KEPT: Final = 300
 _LOWER: Final = IN_LOWER_CASE  # an imported name's method is looked up, and bound, at each call
 _NONE: Final[frozenset[bytes]] = frozenset()
@@ -88,7 +88,8 @@ class Line:
             self.kind = _HOP_BY_HOP
 
 
-_kept: Final[dict[bytes, Line]] = {}
+KEPT: Final[dict[bytes, Line]] = {}
+"""The lines that are kept."""
 
 
 def line_of(raw: bytes) -> Line:
@@ -99,9 +100,9 @@ def line_of(raw: bytes) -> Line:
     name = _LOWER.get(name) or name.lower()
     line = Line(name, value.strip(b" \t"))  # white space around a value is no part of it (RFC 9110 section 5.5)
     if name in _RECURRING and len(raw) <= _LONGEST_KEPT:
-        if len(_kept) >= _MOST_KEPT:
-            _kept.clear()
-        _kept[raw] = line
+        if len(KEPT) >= MOST_KEPT:
+            KEPT.clear()
+        KEPT[raw] = line
     return line
 
 
@@ -193,7 +194,7 @@ class ResponseHead:
     def _read(self, raw: list[bytes]) -> None:
         number = len(raw)
         self.fields += number - 1
-        kept, lines = _kept, self.lines
+        kept, lines = KEPT, self.lines
         for at in range(1, number):  # the first one is the status line
             line = kept.get(raw[at])
             if line is None:
