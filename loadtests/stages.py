@@ -185,6 +185,8 @@ STAGES: dict[str, tuple[str, ...]] = {
         "app.server.connection:InboundConnection._idle",
         "app.server.connection:InboundConnection._on_deadline",
         "app.upstream.pool:Upstream._sweep",
+        "app.upstream.lasting",
+        "app.upstream.forward:Forwarder.watch",
     ),
     "metrics": (
         "app.telemetry.",

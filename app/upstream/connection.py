@@ -6,6 +6,7 @@ to take. Whatever goes wrong after the first byte was written is an `OutcomeUnkn
 # Compiled: docs/decisions/0012-compiled.md
 
 import asyncio
+import math
 import select
 from typing import Final, Protocol, cast
 
@@ -19,6 +20,7 @@ SMALL: Final = 65536
 """Bytes of a response's body that may be waited for, so that it goes out whole."""
 _PIECE_BYTES: Final = 32768
 """The most that is parsed at once. A read may bring 256 KiB: 40,000 chunks of a byte each."""
+_NEVER: Final = math.inf
 _ONE_WRITE: Final = 65536  # above it, copying a body behind its head costs more than a second write
 
 
@@ -27,6 +29,9 @@ class Awaiting(Protocol):
 
     def on_response(self) -> None:
         """The response has progressed, or failed."""
+
+    def on_lasting(self) -> None:
+        """There was no whole response for as long as `oncegate.app.upstream.lasting` was to wait."""
 
 
 class UpstreamConnection(asyncio.Protocol):
@@ -57,6 +62,8 @@ class UpstreamConnection(asyncio.Protocol):
         self.closed: asyncio.Future[None] = self.loop.create_future()
         self.lost = False
         self.expires = 0.0
+        self.lasts_at = _NEVER
+        """When the exchange that it carries counts as one that lasts."""
 
     # asyncio's side
 
@@ -212,10 +219,15 @@ class UpstreamConnection(asyncio.Protocol):
         self._wake()
         return transport
 
+    def leave_callbacks(self) -> None:
+        """Call nobody back any more: the exchange is over, or goes on by waiting."""
+        self.then = None
+        self.lasts_at = _NEVER
+
     def forget(self) -> None:
         """End what `then` waits for, if it still does: else the connection carries another exchange by now."""
         if self.then is not None:
-            self.then = None
+            self.leave_callbacks()
             self.abort()
 
     @property

@@ -22,7 +22,8 @@ from typing import Any, Final
 from oncegate.app.http1 import VIA, RequestRefused, RequestWriter, TrustedPeers
 from oncegate.app.settings.certificates import Certificate
 from oncegate.app.upstream.connection import UpstreamConnection
-from oncegate.app.upstream.outgoing import ClientLeft, Outgoing, watches
+from oncegate.app.upstream.lasting import LastingExchanges
+from oncegate.app.upstream.outgoing import ClientLeft, Outgoing, lasts_after, watches
 from oncegate.app.upstream.pool import Upstream
 from oncegate.app.upstream.response import ResponseReader
 from oncegate.app.upstream.response_head import NO_LENGTH
@@ -86,6 +87,7 @@ class Forwarder:
         self._via_line = b"\r\n%b: %b" % VIA if via else b""
         self._response_timeout = response_timeout
         self._watches: Deadlines | None = None
+        self._lasting: LastingExchanges | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Forwards one request. Raises `NotProcessed`, `OutcomeUnknown` or `NoAnswerInTime`; answers a malformed one itself.
@@ -158,7 +160,7 @@ class Forwarder:
         if not response.complete or response.surplus or connection.error is not None:
             return None
         body = response.take()
-        connection.then = None  # it is another exchange's from here on
+        connection.leave_callbacks()  # it is another exchange's from here on
         self.upstream.give_back(connection)
         return response.status, self._headers(response), body
 
@@ -171,7 +173,7 @@ class Forwarder:
         if not response.complete or response.surplus or connection.error is not None:
             return None
         body = response.take()
-        connection.then = None  # it is another exchange's from here on
+        connection.leave_callbacks()  # it is another exchange's from here on
         self.upstream.give_back(connection)
         head = response.head
         if head.length == NO_LENGTH and not response.is_bodiless:
@@ -191,7 +193,7 @@ class Forwarder:
         view: AttemptView | None = None,
     ) -> None:
         """Goes on, as an app does, with what `begin` sent at ``began`` (the loop's clock) and what lasts."""
-        connection.then = None
+        connection.leave_callbacks()
         timeout = None if view is not None else self._response_timeout
         outgoing = Outgoing(connection, receive, timeout, self.watches(connection.loop))
         await self._finish(connection, outgoing, partial(outgoing.resume, began), send, scope, view)
@@ -281,6 +283,14 @@ class Forwarder:
         if self._watches is None or self._watches.loop is not loop:
             self._watches = watches(loop, self._response_timeout)
         return self._watches
+
+    def watch(self, connection: UpstreamConnection, began: float) -> None:
+        """Have who awaits its response by callback notice that it lasts; it was sent at ``began`` (the loop's clock)."""
+        lasting = self._lasting
+        if lasting is None or lasting.loop is not connection.loop:
+            seconds = lasts_after(self._response_timeout)
+            self._lasting = lasting = LastingExchanges(connection.loop, seconds, self.upstream.connections)
+        lasting.watch(connection, began)
 
     async def probe(self) -> None:
         """Opens a connection to the upstream and closes it. Raises `NotProcessed`, with a reason in one line, where it can't."""

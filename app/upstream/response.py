@@ -102,14 +102,14 @@ class ResponseReader:
     def _read_usual(self, data: bytes) -> bool:
         """Whether ``data`` begins with a usual head, and holds nothing behind the response: then it needs no parser."""
         head = self.head
-        text, end, body = data.partition(_END_OF_HEAD)
-        if not end or self._is_head:
+        if self._is_head:
             head.clear()
             return False
-        status = head.read_usual(text)
-        if not status or len(body) > head.length or head.fields > MAX_FIELDS or head.size > MAX_HEAD_BYTES:
+        size = head.read_usual(data)
+        body = data[size:]
+        if not size or len(body) > head.length or head.fields > MAX_FIELDS or size > MAX_HEAD_BYTES:
             return False
-        self.status = status
+        self.status = head.status
         self.persistent = not self._closes
         if body:
             self._chunks.append(body)

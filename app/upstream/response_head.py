@@ -23,6 +23,7 @@ _KEPT_ALIVE: Final = 3
 _KEEP_ALIVE: Final = 4
 _HOP_BY_HOP: Final = 5
 
+_END_OF_HEAD: Final = b"\r\n\r\n"
 _LENGTH_DIGITS: Final = 15
 NO_LENGTH: Final = -1
 """There is no ``Content-Length``."""
@@ -110,12 +111,11 @@ class ResponseHead:
     """The head that was read last. ``lines`` go on. ``hop_by_hop`` are the others, which somebody has to judge.
 
     ``named`` is what ``Connection`` names. ``fields`` and ``size`` (bytes) count what was read since `clear`. ``length`` is the
-    ``Content-Length``, or `NO_LENGTH`; ``idle_timeout``: the seconds that ``Keep-Alive`` announced.
+    ``Content-Length``, or `NO_LENGTH`; ``idle_timeout``: the seconds that ``Keep-Alive`` announced. ``status`` is a usual head's.
     """
 
     __slots__ = (
         "_sent",
-        "_status",
         "_text",
         "fields",
         "has_date",
@@ -125,6 +125,7 @@ class ResponseHead:
         "lines",
         "named",
         "size",
+        "status",
     )
 
     def __init__(self) -> None:
@@ -133,8 +134,8 @@ class ResponseHead:
     def clear(self) -> None:
         """Forget it all: the head of another response comes."""
         self._text = b""
-        """What was read, as long as nothing else was since `clear`; ``_status`` is its status where it is usual."""
-        self._status = 0
+        """What was read, as long as nothing else was since `clear`."""
+        self.status = 0
         self.fields = self.size = 0
         self._clear_fields()
 
@@ -160,17 +161,18 @@ class ResponseHead:
             self._sent = b"".join([line.sent for line in self.lines])
         return self._sent
 
-    def read_usual(self, text: bytes) -> int:
-        """The status of a usual head, which is the first thing that comes of a response, after it was read; 0: it is none.
+    def read_usual(self, data: bytes) -> int:
+        """How many bytes of ``data``, which begins a response, are a usual head, which was read then; 0: it begins with none.
 
-        Usual is one of HTTP/1.1, of a status with its usual reason, whose fields say nothing of the connection, and of the body
-        how long it is. There is one way to read it, and the parser finds the same in it.
+        Usual is one of HTTP/1.1, of a ``status`` with its usual reason, whose fields say nothing of the connection, and of the
+        body how long it is. There is one way to read it, and the parser finds the same in it.
         """
-        if text == self._text:
-            return self._status
+        if self._text and data.startswith(self._text):
+            return len(self._text) if self.status else 0
         self.clear()
+        text, end, _ = data.partition(_END_OF_HEAD)
         raw = text.split(b"\r\n")
-        status = _STATUSES.get(raw[0], 0)
+        status = _STATUSES.get(raw[0], 0) if end else 0
         if not status:
             return 0
         try:
@@ -178,14 +180,16 @@ class ResponseHead:
         except MalformedLine:
             self.clear()
             return 0
-        self.size = len(text) + 4
-        self._text = text
-        self._status = 0 if self.hop_by_hop or self.length < 0 else status
-        return self._status
+        self._text = text + end
+        self.size = len(self._text)
+        if self.hop_by_hop or self.length < 0:
+            return 0
+        self.status = status
+        return self.size
 
     def read(self, text: bytes) -> None:
         """Take a whole head, without its last two line ends, of which the syntax was checked. Raises `MalformedLine`."""
-        if text == self._text:  # it was no usual one
+        if self._text and text + _END_OF_HEAD == self._text:  # it was no usual one
             return
         self._text = b""
         self.size += len(text) + 4

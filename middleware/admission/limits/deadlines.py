@@ -60,13 +60,10 @@ class Deadlines:
         self._last = 0
         self._is_timed = False
 
-    def set(self, overdue: Callable[[], None], now: float = 0.0) -> int:
-        """Have ``overdue`` called when the time is over, unless the number that is returned is given to `drop` before.
-
-        ``now`` is the loop's clock, where who calls has looked at it.
-        """
+    def set(self, overdue: Callable[[], None]) -> int:
+        """Have ``overdue`` called when the time is over, unless the number that is returned is given to `drop` before."""
         self._last += 1
-        moment = (now or self.loop.time()) + self._seconds
+        moment = self.loop.time() + self._seconds
         self._set[self._last] = moment, overdue
         if not self._is_timed:
             self._is_timed = True
