@@ -14,7 +14,17 @@ USUAL = (
     b"HTTP/1.1 201 Created\r\nServer: s\r\nDate: Thu, 26 Nov 2026 12:00:00 GMT\r\nset-cookie: a=1\r\nSet-Cookie:\tb=2 \t\r\n"
     b"Connection: keep-alive\r\nKeep-Alive: timeout=5\r\nX-Empty:\r\nContent-Length: 3\r\n\r\nabc"
 )
-SENT = b"\r\nserver: s\r\ndate: Thu, 26 Nov 2026 12:00:00 GMT\r\nset-cookie: a=1\r\nset-cookie: b=2\r\nx-empty: \r\ncontent-length: 3"
+SENT = b"".join(
+    b"\r\n" + line
+    for line in (
+        b"server: s",
+        b"date: Thu, 26 Nov 2026 12:00:00 GMT",
+        b"set-cookie: a=1",
+        b"set-cookie: b=2",
+        b"x-empty: ",
+        b"content-length: 3",
+    )
+)
 STATUSES = [b"HTTP/1.1 200 OK", b"HTTP/1.1 404 Not Found", b"HTTP/1.1 204 No Content", b"HTTP/1.1 304 Not Modified"]
 STATUSES += [b"HTTP/1.0 200 OK", b"HTTP/1.1 200 ok", b"HTTP/1.1 200", b"HTTP/1.1  200 OK", b"\r\nHTTP/1.1 200 OK"]
 STATUSES += [b"HTTP/1.1 100 Continue", b"HTTP/1.1 101 Switching Protocols", b"RTSP/1.0 200 OK", b"HTTP/2.0 200 OK"]
