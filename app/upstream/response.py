@@ -110,7 +110,7 @@ class ResponseReader:
         if not size or len(body) > head.length or head.fields > MAX_FIELDS or size > MAX_HEAD_BYTES:
             return False
         self.status = head.status
-        self.persistent = not self._closes
+        self.persistent = True  # behind anything that ends the connection there is no other response
         if body:
             self._chunks.append(body)
             self.buffered = len(body)

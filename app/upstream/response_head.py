@@ -6,13 +6,12 @@ connection, byte by byte, is not read again.
 """
 # Compiled: docs/decisions/0012-compiled.md
 
-import re
 from collections.abc import Set
 from http import HTTPStatus
 from typing import Any, Final
 
 from oncegate.app.http1 import END_TO_END, USUAL_OPTIONS, connection_options, with_options
-from oncegate.cache.fields import BODILESS, FIELD_NAME, FIELD_VALUE, HOP_BY_HOP, IN_LOWER_CASE
+from oncegate.cache.fields import BODILESS, HOP_BY_HOP, IN_LOWER_CASE, is_field_name
 
 _PLAIN: Final = 0
 """The kind of a line that goes on, and says nothing here."""
@@ -50,7 +49,11 @@ _LONGEST_KEPT: Final = 300
 _LOWER: Final = IN_LOWER_CASE  # an imported name's method is looked up, and bound, at each call
 _NONE: Final[frozenset[bytes]] = frozenset()
 _KEEPS_ALIVE: Final = frozenset({b"keep-alive"})
-_is_line: Final = re.compile(rf"{FIELD_NAME}:{FIELD_VALUE}".encode("latin-1")).fullmatch
+_SPACE: Final = ord(" ")
+_IN_VALUES: Final = bytes(
+    octet if octet == 0x09 or (octet >= _SPACE and octet != 0x7F) else not octet for octet in range(256)
+)
+"""For ``translate``, which is the cheapest look at each octet: it changes those that no value has."""
 
 
 class MalformedLine(ValueError):
@@ -95,11 +98,19 @@ KEPT: Final[dict[bytes, Line]] = {}
 
 def line_of(raw: bytes) -> Line:
     """The line that came as ``raw``, without its end. Raises `MalformedLine`."""
-    if _is_line(raw) is None:
+    spelled, colon, value = raw.partition(b":")
+    name = _LOWER.get(spelled)
+    if name is None:
+        if is_field_name(spelled) is None:
+            raise MalformedLine
+        name = spelled.lower()
+    if not colon or value.translate(_IN_VALUES) != value:
         raise MalformedLine
-    name, _, value = raw.partition(b":")
-    name = _LOWER.get(name) or name.lower()
-    line = Line(name, value.strip(b" \t"))  # white space around a value is no part of it (RFC 9110 section 5.5)
+    if value.startswith(b" "):
+        value = value[1:]
+    if value and (value[0] <= _SPACE or value[-1] <= _SPACE):
+        value = value.strip(b" \t")  # white space around a value is no part of it (RFC 9110 section 5.5)
+    line = Line(name, value)
     if name in _RECURRING and len(raw) <= _LONGEST_KEPT:
         if len(KEPT) >= MOST_KEPT:
             KEPT.clear()
