@@ -85,3 +85,20 @@ async def test_however_many_last_the_connections_are_looked_at_now_and_then() ->
     for each in noticed:
         await asyncio.wait_for(each.after, PATIENCE)
     assert connections.looks - looks <= (loop.time() - start - AFTER) / PAUSE + 2
+
+
+async def test_exchanges_that_are_over_cost_no_looks() -> None:
+    loop = asyncio.get_running_loop()
+    connections = Connections(UpstreamConnection("upstream") for _ in range(10))
+    lasting = LastingExchanges(loop, AFTER, connections)
+    connections.looks = 0
+    start = loop.time()
+    for number, connection in enumerate(list.__iter__(connections)):
+        Noticed(connection)
+        lasting.watch(connection, start + number * PAUSE)
+        connection.leave_callbacks()
+    last = begun(lasting, UpstreamConnection("upstream"))
+    connections.append(last._connection)
+    last._connection.lasts_at = start + AFTER + 9 * PAUSE
+    await asyncio.wait_for(last.after, PATIENCE)
+    assert connections.looks <= 2, "when the first and when the last would have lasted"
