@@ -299,6 +299,8 @@ class Forwarder:
     async def close(self) -> None:
         """Closes the idle connections; those in use are closed when their exchange ends."""
         await self.upstream.close()
+        if self._lasting is not None and not self.upstream.connections:
+            self._lasting.close()
 
 
 async def _stream(connection: UpstreamConnection, send: Send) -> bytes:

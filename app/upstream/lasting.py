@@ -28,16 +28,22 @@ class LastingExchanges:
         self.loop = loop
         self._seconds = seconds
         self._connections = connections
-        self._is_timed = False
+        self._timer: asyncio.TimerHandle | None = None
 
     def watch(self, connection: UpstreamConnection, began: float) -> None:
         """Watch the exchange that ``connection`` carries since ``began`` (the loop's clock), until it ends or is left."""
         connection.lasts_at = began + self._seconds
-        if not self._is_timed:
-            self._is_timed = True
-            self.loop.call_at(connection.lasts_at, self._look)
+        if self._timer is None:
+            self._timer = self.loop.call_at(connection.lasts_at, self._look)
+
+    def close(self) -> None:
+        """Look no more, until there is another exchange to be watched."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _look(self) -> None:
+        self._timer = None
         now, next_at = self.loop.time(), math.inf
         for connection in list(self._connections):
             if connection.lasts_at > now:
@@ -50,6 +56,5 @@ class LastingExchanges:
                     awaiting.on_lasting()
                 except Exception:  # the others must not wait for ever
                     log.exception("an exchange that lasts could not be dealt with")
-        self._is_timed = next_at < math.inf
-        if self._is_timed:
-            self.loop.call_at(max(next_at, now + PAUSE), self._look)
+        if next_at < math.inf and self._timer is None:
+            self._timer = self.loop.call_at(max(next_at, now + PAUSE), self._look)

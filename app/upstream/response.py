@@ -1,4 +1,7 @@
-"""Reads the upstream's responses: bytes in, a validated head and a body out. No I/O; httptools does the parsing.
+"""Reads the upstream's responses: bytes in, a validated head and a body out. No I/O.
+
+A usual response is read by its head and its length alone (`ResponseHead.read_usual`). httptools parses every other one, and finds
+the same in a usual one (tests/app/upstream/test_usual_responses.py).
 
 The parser is strict about syntax (obs-fold, bare LF, NUL, two lengths). What it lets pass, or reads otherwise, is checked here:
 

@@ -1,6 +1,6 @@
 """A usual response is read without the parser, and what the parser would make of it: it is asked by cutting the head in two.
 
-Rules of docs/contract.md: R9.2, R9.9.
+Rules of docs/contract.md: R9.23.
 """
 
 import pytest
