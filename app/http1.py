@@ -10,11 +10,11 @@ meaning: else any client could have ``Authorization`` or the idempotency key tak
 
 import ipaddress
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence, Set
+from collections.abc import Collection, Iterable, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
 from oncegate.app.field_lines import line_of
@@ -65,8 +65,14 @@ _LF: Final = 10
 _CR: Final = 13
 _NUL: Final = 0
 _METHOD: Final = re.compile(FIELD_NAME)
-_unsafe_in_path: Final = re.compile(rb"[\x00-\x20\x7f#?]").search
-_unsafe_in_query: Final = re.compile(rb"[\x00-\x20\x7f#]").search
+# For ``translate``, which is the cheapest look at each octet: they change those that don't fit.
+_QUERY: Final = bytes(octet if octet > 0x20 and octet not in b"#\x7f" else not octet for octet in range(256))
+_PATH: Final = _QUERY.replace(b"?", b"\0")
+_BEGINNINGS: Final = {
+    method: f"{method} ".encode() for method in ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")
+}
+"""Of the request lines of most requests."""
+_MOST_PEERS: Final = 4096
 _WRONG_LENGTH: Final = "the body is not as long as its Content-Length says"
 
 
@@ -112,13 +118,26 @@ class TrustedPeers:
 
     def __init__(self, networks: Sequence[str]) -> None:
         self._networks = [ipaddress.ip_network(network, strict=False) for network in networks]
-        self.lines_for: Callable[[str, str], bytes | None] = lru_cache(maxsize=4096)(self._lines_for)
-        """The forwarding fields for a peer that is not trusted, by its host and scheme, until the value of the last one, which
-        is the request's host; ``None``: it is trusted."""
+        self._known: dict[str, dict[str, bytes]] = {"http": {}, "https": {}}
 
-    def _lines_for(self, host: str, scheme: str) -> bytes | None:
+    def lines_for(self, host: str, scheme: str) -> bytes:
+        """The forwarding fields for a peer that is not trusted, until the value of the last one, which is the request's host.
+
+        Empty: it is trusted.
+        """
+        known = self._known.get(scheme)
+        if known is None:  # no scheme of HTTP
+            return self._lines_for(host, scheme)
+        lines = known.get(host)
+        if lines is None:
+            if len(known) >= _MOST_PEERS:
+                known.clear()
+            known[host] = lines = self._lines_for(host, scheme)
+        return lines
+
+    def _lines_for(self, host: str, scheme: str) -> bytes:
         if self._is_inside(host):
-            return None
+            return b""
         lines = b"x-forwarded-for: " + host.encode("latin-1"), b"x-forwarded-proto: " + scheme.encode("latin-1")
         if any(octet in line for line in lines for octet in (_LF, _CR, _NUL)):
             raise RequestRefused(400, "the client's address holds a line break or a NUL")
@@ -183,11 +202,12 @@ class RequestWriter:
 
     def head(self, scope: Scope) -> RequestHead:
         """The head for ``scope``. Raises `RequestRefused` where forwarding would mean to guess what the client meant."""
-        lines, length, chunked = self._lines(scope, scope["headers"])
+        known = scope if isinstance(scope, dict) else dict(scope)
+        lines, length, chunked = self._lines(known, list(scope["headers"]))
         lines.append(b"")
         return RequestHead(b"\r\n".join(lines), length, chunked, scope["method"] == "HEAD")
 
-    def whole(self, scope: Scope, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> bytes:
+    def whole(self, scope: dict[str, Any], headers: list[tuple[bytes, bytes]], body: bytes) -> bytes:
         """The whole head for ``scope`` with ``headers`` in place of its own, and all of its ``body``. Raises as `head` does."""
         lines, length, chunked = self._lines(scope, headers)
         if length is not None and length != len(body):
@@ -198,7 +218,7 @@ class RequestWriter:
             lines.append(b"\r\n")
         return b"\r\n".join(lines)
 
-    def _lines(self, scope: Scope, headers: Iterable[tuple[bytes, bytes]]) -> tuple[list[bytes], int | None, bool]:
+    def _lines(self, scope: dict[str, Any], headers: list[tuple[bytes, bytes]]) -> tuple[list[bytes], int | None, bool]:
         """The lines of a head without its framing; the length that its client announced; whether that sent chunks."""
         lines = [b"", b""]  # the request line and Host, which come first
         host = length = None
@@ -224,14 +244,15 @@ class RequestWriter:
             named, chunked = _judge(special, length)
             lines = self._without_named(lines, named)
         host = self._authority if host is None else host
-        lines[0] = _method(scope["method"]) + self._target(scope) + b" HTTP/1.1"
+        method = scope["method"]
+        lines[0] = b"%b%b HTTP/1.1" % (_BEGINNINGS.get(method) or _method(method), self._target(scope))
         lines[1] = b"host: " + host
         content = b"".join(lines)
         client = scope.get("client")
         peer: str = client[0] if client and client[0] else "unknown"
         scheme: str = scope.get("scheme", "http")
         anew = self._trusted.lines_for(peer, scheme)
-        if anew is None:
+        if not anew:
             kept = _forwarded_on(peer, scheme, host, special, named)
             content += b"".join(kept)
             lines += kept
@@ -239,7 +260,7 @@ class RequestWriter:
         else:
             if claims:
                 lines = _without_claims(lines)
-            lines.append(anew + host + self._via)
+            lines.append(b"%b%b%b" % (anew, host, self._via))
         # A line break within a line would begin a field, or a request, that was not checked.
         if _LF in content or _CR in content or _NUL in content:
             raise RequestRefused(400, "a header field holds a line break or a NUL")
@@ -252,15 +273,16 @@ class RequestWriter:
             return lines
         return lines[:2] + [line for line in lines[2:] if line.partition(b":")[0] not in dropped]
 
-    def _target(self, scope: Scope) -> bytes:
+    def _target(self, scope: dict[str, Any]) -> bytes:
         """The request target (RFC 9112 section 3.2.1), path and query as they came."""
         raw_path: bytes | None = scope.get("raw_path")
         path = raw_path or quote(scope["path"], safe=PATH_SAFE).encode("ascii")
         query: bytes | None = scope.get("query_string")
-        if _unsafe_in_path(path) or (query and _unsafe_in_query(query)):
+        if path.translate(_PATH) != path or (query and query.translate(_QUERY) != query):
             raise RequestRefused(400, "the request target holds a character that can't be forwarded")
-        if path[:1] == b"/":
-            path = self._base + path
+        if path.startswith(b"/"):
+            if self._base:
+                path = self._base + path
         elif path != b"*" or scope["method"] != "OPTIONS":
             raise RequestRefused(400, "the request target is not a path")
         if query:

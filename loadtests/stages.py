@@ -125,7 +125,9 @@ STAGES: dict[str, tuple[str, ...]] = {
     "response read": (
         "app.upstream.connection",
         "app.upstream.response",
+        "app.upstream.response_head",
         "app.upstream.forward:Forwarder.take_response",
+        "app.upstream.forward:Forwarder.take_lines",
     ),
     "outcome": (
         "middleware.outcome.responses",
@@ -183,6 +185,8 @@ STAGES: dict[str, tuple[str, ...]] = {
         "app.server.connection:InboundConnection._idle",
         "app.server.connection:InboundConnection._on_deadline",
         "app.upstream.pool:Upstream._sweep",
+        "app.upstream.lasting",
+        "app.upstream.forward:Forwarder.watch",
     ),
     "metrics": (
         "app.telemetry.",

@@ -1,5 +1,6 @@
 """Looks inside what has no public view, in one place: for tests that count what is left over, or that meddle with it."""
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -52,10 +53,11 @@ def pending(limits: Deadlines) -> int:
 
 def watched_by(forwarder: "Forwarder") -> int:
     """How many exchanges with the upstream are watched for a client that leaves."""
-    watches = forwarder._watches
-    return 0 if watches is None else pending(watches)
+    watches, connections = forwarder._watches, forwarder.upstream.connections
+    by_callback = sum(connection.lasts_at < math.inf for connection in connections)
+    return by_callback + (0 if watches is None else pending(watches))
 
 
 def in_use(upstream: "Upstream") -> int:
     """How many of the connections to an upstream carry an exchange."""
-    return len(upstream._open) - upstream.idle
+    return len(upstream.connections) - upstream.idle

@@ -83,7 +83,7 @@ class FastPath:
 class Passing:
     """One request that passes through. ``bypass``: its route's method is under enforcement, but it has no key."""
 
-    __slots__ = ("_answering", "_began", "_bypass", "_connection", "_forwarder", "_limit", "_request", "_watches")
+    __slots__ = ("_answering", "_began", "_bypass", "_connection", "_forwarder", "_request")
 
     def __init__(
         self,
@@ -106,36 +106,39 @@ class Passing:
             return False
         request.take()
         self._connection = connection
-        self._began = connection.loop.time()
-        self._watches = watches = self._forwarder.watches(connection.loop)
-        self._limit = watches.set(self._leave)
-        connection.then = self._on_response
+        self._began = began = connection.loop.time()
+        connection.then = self
+        self._forwarder.watch(connection, began)
         if connection.error is not None:
-            self._leave()
+            self.on_lasting()
         return True
 
-    def _on_response(self) -> None:
+    def on_response(self) -> None:
         """The upstream's response has progressed, or failed."""
-        connection, request = self._connection, self._request
+        connection, bypass = self._connection, self._bypass
         try:
-            response = self._forwarder.take_response(connection)
-            if response is not None:
-                self._watches.drop(self._limit)
-                status, headers, body = response
-                if self._bypass is not None:
-                    headers = self._bypass.answered(status, headers)
-                request.respond(status, headers, body)
-            elif not connection.is_soon_whole:
-                self._leave()
+            if bypass is None:
+                as_it_came = self._forwarder.take_lines(connection)
+                if as_it_came is not None:
+                    status, lines, headers, body = as_it_came
+                    self._request.respond(status, headers, body, lines)
+                    return
+            else:
+                response = self._forwarder.take_response(connection)
+                if response is not None:
+                    status, headers, body = response
+                    self._request.respond(status, bypass.answered(status, headers), body)
+                    return
+            if not connection.is_soon_whole:
+                self.on_lasting()
         except Exception as error:  # noqa: BLE001 - answered; who called has nothing to do with it
-            self._watches.drop(self._limit)
             connection.forget()
             self._answer_by(_failing(error))
 
-    def _leave(self) -> None:
+    def on_lasting(self) -> None:
+        """Go on as a task."""
         connection, request = self._connection, self._request
-        self._watches.drop(self._limit)
-        connection.then = None
+        connection.leave_callbacks()
         send = request.send if self._bypass is None else self._bypass.send
         self._answer_by(self._forwarder.resume(connection, self._began, request.scope, request.receive, send))
 
@@ -217,9 +220,9 @@ class CallbackDriver:
             return
         self._connection = connection
         exchange.begin(attempt, connection.loop, self._on_limit)
-        connection.then = self._on_response
+        connection.then = self
         if connection.error is not None:
-            self._on_response()
+            self.on_response()
 
     def _begin_submission(self, attempt: Attempt, submit: StartSubmission) -> None:
         request, exchange = self._request, self._exchange
@@ -230,7 +233,7 @@ class CallbackDriver:
         except Exception as error:  # noqa: BLE001 - answered
             self._fail(error)
 
-    def _on_response(self) -> None:
+    def on_response(self) -> None:
         """The upstream's response has progressed, or failed."""
         connection, exchange = self._connection, self._exchange
         try:
@@ -244,6 +247,9 @@ class CallbackDriver:
         except Exception as error:  # noqa: BLE001 - answered; who called has nothing to do with it
             connection.forget()
             self._fail(error)
+
+    def on_lasting(self) -> None:
+        """Nothing: how long it may take is its policy's, see `_on_limit`."""
 
     def _on_submitted(self, response: Response | Exception) -> None:
         """The stream has answered, or has not in time."""
@@ -312,7 +318,7 @@ class CallbackDriver:
             self._request.start(self._asgi_driver().resume(partial(_send_late, late), left))
             return
         connection, forwarder = self._connection, self._forwarder
-        connection.then = None
+        connection.leave_callbacks()
         sent = self._request.scope
 
         async def rest(_: Scope, receive: Receive, send: Send) -> None:

@@ -6,9 +6,9 @@ to take. Whatever goes wrong after the first byte was written is an `OutcomeUnkn
 # Compiled: docs/decisions/0012-compiled.md
 
 import asyncio
+import math
 import select
-from collections.abc import Callable
-from typing import Final, cast
+from typing import Final, Protocol, cast
 
 from oncegate.app.upstream.response import ResponseReader
 from oncegate.middleware.http.capture import declared_length
@@ -20,7 +20,18 @@ SMALL: Final = 65536
 """Bytes of a response's body that may be waited for, so that it goes out whole."""
 _PIECE_BYTES: Final = 32768
 """The most that is parsed at once. A read may bring 256 KiB: 40,000 chunks of a byte each."""
+_NEVER: Final = math.inf
 _ONE_WRITE: Final = 65536  # above it, copying a body behind its head costs more than a second write
+
+
+class Awaiting(Protocol):
+    """Whoever takes a response by callback."""
+
+    def on_response(self) -> None:
+        """The response has progressed, or failed."""
+
+    def on_lasting(self) -> None:
+        """There was no whole response for as long as `oncegate.app.upstream.lasting` was to wait."""
 
 
 class UpstreamConnection(asyncio.Protocol):
@@ -36,7 +47,7 @@ class UpstreamConnection(asyncio.Protocol):
         self.loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._waiter: asyncio.Future[None] | None = None
-        self.then: Callable[[], None] | None = None
+        self.then: Awaiting | None = None
         """Called, instead of waking a waiter, whenever there is something to take or the exchange has failed."""
         self._writable: asyncio.Future[None] | None = None
         self._reading_paused = False
@@ -51,6 +62,8 @@ class UpstreamConnection(asyncio.Protocol):
         self.closed: asyncio.Future[None] = self.loop.create_future()
         self.lost = False
         self.expires = 0.0
+        self.lasts_at = _NEVER
+        """When the exchange that it carries counts as one that lasts."""
 
     # asyncio's side
 
@@ -206,10 +219,15 @@ class UpstreamConnection(asyncio.Protocol):
         self._wake()
         return transport
 
+    def leave_callbacks(self) -> None:
+        """Call nobody back any more: the exchange is over, or goes on by waiting."""
+        self.then = None
+        self.lasts_at = _NEVER
+
     def forget(self) -> None:
         """End what `then` waits for, if it still does: else the connection carries another exchange by now."""
         if self.then is not None:
-            self.then = None
+            self.leave_callbacks()
             self.abort()
 
     @property
@@ -294,6 +312,6 @@ class UpstreamConnection(asyncio.Protocol):
 
     def _wake(self) -> None:
         if self.then is not None:
-            self.then()
+            self.then.on_response()
         elif self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)

@@ -17,14 +17,16 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from oncegate.app.http1 import VIA, RequestRefused, RequestWriter, TrustedPeers
 from oncegate.app.settings.certificates import Certificate
 from oncegate.app.upstream.connection import UpstreamConnection
-from oncegate.app.upstream.outgoing import ClientLeft, Outgoing, watches
+from oncegate.app.upstream.lasting import LastingExchanges
+from oncegate.app.upstream.outgoing import ClientLeft, Outgoing, lasts_after, watches
 from oncegate.app.upstream.pool import Upstream
 from oncegate.app.upstream.response import ResponseReader
+from oncegate.app.upstream.response_head import NO_LENGTH
 from oncegate.app.upstream.upgrade import UPGRADE, AnswerToUpgrade, Switched, SwitchedAway
 from oncegate.cache.errors import OncegateError
 from oncegate.middleware.admission.limits.deadlines import Deadlines
@@ -82,8 +84,10 @@ class Forwarder:
             address.base, address.authority, TrustedPeers(trusted_proxies), end_to_end, via=via
         )
         self._via = via
+        self._via_line = b"\r\n%b: %b" % VIA if via else b""
         self._response_timeout = response_timeout
         self._watches: Deadlines | None = None
+        self._lasting: LastingExchanges | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Forwards one request. Raises `NotProcessed`, `OutcomeUnknown` or `NoAnswerInTime`; answers a malformed one itself.
@@ -135,7 +139,7 @@ class Forwarder:
         await self._finish(connection, outgoing, begin, send, scope, None)
         connection.error = None  # its traceback leads back to it, and a tunnel's connection lasts
 
-    def begin(self, scope: Scope, headers: Headers, body: bytes) -> UpstreamConnection | None:
+    def begin(self, scope: dict[str, Any], headers: Headers, body: bytes) -> UpstreamConnection | None:
         """Sends a request whose body is whole, with ``headers``, over an idle connection, without waiting.
 
         ``None``: that can't be done, and nothing was sent; called as an app, the forwarder does it, or says why it can't.
@@ -156,9 +160,28 @@ class Forwarder:
         if not response.complete or response.surplus or connection.error is not None:
             return None
         body = response.take()
-        connection.then = None  # it is another exchange's from here on
+        connection.leave_callbacks()  # it is another exchange's from here on
         self.upstream.give_back(connection)
         return response.status, self._headers(response), body
+
+    def take_lines(self, connection: UpstreamConnection) -> tuple[int, bytes, Headers, bytes] | None:
+        """The same for a response that goes on as it came: its fields are lines, each behind a CRLF.
+
+        What doesn't say how long its body is has them as headers, so that it is framed anew.
+        """
+        response = connection.response
+        if not response.complete or response.surplus or connection.error is not None:
+            return None
+        body = response.take()
+        connection.leave_callbacks()  # it is another exchange's from here on
+        self.upstream.give_back(connection)
+        head = response.head
+        if head.length == NO_LENGTH and not response.is_bodiless:
+            return response.status, b"", self._headers(response), body
+        lines = head.sent
+        if not head.has_date:
+            lines += b"\r\n%b: %b" % date()
+        return response.status, lines + self._via_line, [], body
 
     async def resume(
         self,
@@ -170,7 +193,7 @@ class Forwarder:
         view: AttemptView | None = None,
     ) -> None:
         """Goes on, as an app does, with what `begin` sent at ``began`` (the loop's clock) and what lasts."""
-        connection.then = None
+        connection.leave_callbacks()
         timeout = None if view is not None else self._response_timeout
         outgoing = Outgoing(connection, receive, timeout, self.watches(connection.loop))
         await self._finish(connection, outgoing, partial(outgoing.resume, began), send, scope, view)
@@ -249,7 +272,7 @@ class Forwarder:
 
     def _headers(self, response: ResponseReader) -> Headers:
         headers = response.headers
-        if not response.has_date:  # RFC 9110 section 6.6.1: whoever forwards a response without one adds it
+        if not response.head.has_date:  # RFC 9110 section 6.6.1: whoever forwards a response without one adds it
             headers.append(date())
         if self._via:
             headers.append(VIA)
@@ -261,6 +284,14 @@ class Forwarder:
             self._watches = watches(loop, self._response_timeout)
         return self._watches
 
+    def watch(self, connection: UpstreamConnection, began: float) -> None:
+        """Have who awaits its response by callback notice that it lasts; it was sent at ``began`` (the loop's clock)."""
+        lasting = self._lasting
+        if lasting is None or lasting.loop is not connection.loop:
+            seconds = lasts_after(self._response_timeout)
+            self._lasting = lasting = LastingExchanges(connection.loop, seconds, self.upstream.connections)
+        lasting.watch(connection, began)
+
     async def probe(self) -> None:
         """Opens a connection to the upstream and closes it. Raises `NotProcessed`, with a reason in one line, where it can't."""
         await self.upstream.probe()
@@ -268,6 +299,8 @@ class Forwarder:
     async def close(self) -> None:
         """Closes the idle connections; those in use are closed when their exchange ends."""
         await self.upstream.close()
+        if self._lasting is not None and not self.upstream.connections:
+            self._lasting.close()
 
 
 async def _stream(connection: UpstreamConnection, send: Send) -> bytes:

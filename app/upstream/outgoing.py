@@ -17,9 +17,14 @@ WATCH_AFTER = 1.0
 """Seconds after which an exchange that passes through is watched for a client that has left; most are over before that."""
 
 
+def lasts_after(timeout: float) -> float:
+    """The seconds after which an exchange counts as one that lasts, where it may take ``timeout``."""
+    return min(WATCH_AFTER, timeout)
+
+
 def watches(loop: asyncio.AbstractEventLoop, timeout: float) -> Deadlines:
     """The watch over exchanges that last, one for each event loop and ``timeout``."""
-    return Deadlines(loop, min(WATCH_AFTER, timeout))
+    return Deadlines(loop, lasts_after(timeout))
 
 
 class ClientLeft(Exception):

@@ -43,7 +43,8 @@ class Upstream:
         self._keepalive = keepalive
         self._max_idle = max_idle
         self._idle: list[UpstreamConnection] = []
-        self._open: set[UpstreamConnection] = set()
+        self.connections: set[UpstreamConnection] = set()
+        """Those that are open, in use or idle."""
         self._sweeper: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
@@ -97,7 +98,7 @@ class Upstream:
         if not connection.finish():
             connection.close()
             return
-        seconds, announced = self._keepalive, connection.response.idle_timeout
+        seconds, announced = self._keepalive, connection.response.head.idle_timeout
         if announced is not None:
             seconds = min(seconds, announced - KEEPALIVE_MARGIN)
         self._keep(connection, seconds)
@@ -116,7 +117,7 @@ class Upstream:
         if self._sweeper is not None:
             self._sweeper.cancel()
             self._sweeper = None
-        closing = [connection.closed for connection in self._open if connection.lost]
+        closing = [connection.closed for connection in self.connections if connection.lost]
         if closing:
             await asyncio.wait(closing, timeout=1)
 
@@ -124,7 +125,7 @@ class Upstream:
         """The running loop. Connections belong to one: those of another (a test client makes one per request) are forgotten."""
         if self._loop is None or not self._loop.is_running():
             self._idle.clear()
-            self._open.clear()
+            self.connections.clear()
             self._sweeper = None
             self._loop = asyncio.get_running_loop()
         return self._loop
@@ -159,6 +160,6 @@ class Upstream:
     async def _connect(self) -> UpstreamConnection:
         self._bind()
         connection = await self._connector.open()
-        self._open.add(connection)
-        connection.closed.add_done_callback(lambda _: self._open.discard(connection))
+        self.connections.add(connection)
+        connection.closed.add_done_callback(lambda _: self.connections.discard(connection))
         return connection

@@ -1,4 +1,7 @@
-"""Reads the upstream's responses: bytes in, a validated head and a body out. No I/O; httptools does the parsing.
+"""Reads the upstream's responses: bytes in, a validated head and a body out. No I/O.
+
+A usual response is read by its head and its length alone (`ResponseHead.read_usual`). httptools parses every other one, and finds
+the same in a usual one (tests/app/upstream/test_usual_responses.py).
 
 The parser is strict about syntax (obs-fold, bare LF, NUL, two lengths). What it lets pass, or reads otherwise, is checked here:
 
@@ -14,42 +17,39 @@ The parser is strict about syntax (obs-fold, bare LF, NUL, two lengths). What it
 """
 # Compiled: docs/decisions/0012-compiled.md
 
-from collections.abc import Set
 from typing import Any, Final, NoReturn
 
 from httptools import HttpParserError, HttpResponseParser
 
-from oncegate.app.http1 import END_TO_END, USUAL_OPTIONS, connection_options, with_options
-from oncegate.cache.fields import BODILESS, HOP_BY_HOP, IN_LOWER_CASE
+from oncegate.app.http1 import USUAL_OPTIONS
+from oncegate.app.upstream.response_head import NO_LENGTH, MalformedLine, ResponseHead
+from oncegate.cache.fields import BODILESS
 
 MAX_HEAD_BYTES: Final = 65536
 """The most bytes of a response's heads (interim ones included), or of its trailers."""
 MAX_FIELDS: Final = 256
 """The most fields of a response's heads, and interim responses beside them."""
 
-_STAYS: Final = END_TO_END | HOP_BY_HOP  # the latter are gone anyway
-_SPECIAL: Final = HOP_BY_HOP | {b"content-length", b"date"}
-_LOWER: Final = IN_LOWER_CASE  # an imported name's method is looked up, and bound, at each call
-_SPACE: Final = ord(" ")
 _BEGINNING: Final = b"HTTP/1.1 "
+_END_OF_HEAD: Final = b"\r\n\r\n"
 _PROTOCOL: Final = b"HTTP/"
-_NONE: frozenset[bytes] = frozenset()
 
 
 class ResponseReader:
     """One response at a time: `expect`, then `feed` what arrives, `feed_eof` at its end, until ``complete`` or ``failure``.
 
-    ``status`` is 0 until the final head is there; then ``headers`` holds its end-to-end fields (names lower-case, order and
-    repetitions kept). ``failure`` is a reason in one line. ``surplus``: bytes came that belong to no response. ``persistent``:
-    may the connection carry another request when this response is complete? ``idle_timeout``: the seconds that ``Keep-Alive``
-    announced. ``buffered``: bytes of the body that wait for `take`.
+    ``status`` is 0 until the final head is there; then ``head`` is that one. ``failure`` is a reason in one line. ``surplus``:
+    bytes came that belong to no response. ``persistent``: may the connection carry another request when this response is
+    complete? ``buffered``: bytes of the body that wait for `take`. ``is_bodiless``: whatever its head says, it has no body.
     """
 
     def __init__(self) -> None:
         self._parser: Any = None  # a parser, until `release`
         self._is_head = False
-        self._is_1_1 = False
-        self._until_end = self._chunked = False
+        self.head = ResponseHead()
+        self._early = bytearray()  # a head may come byte by byte, and bytes would be copied each time
+        self._data = b""
+        """What is fed now of a head, or of interim ones before it; ``_early`` is what came of it before."""
         # None of these is undone: behind one of them the connection carries no other request.
         self.failure: str | None = None
         self.surplus = self._closes = False
@@ -62,19 +62,20 @@ class ResponseReader:
             self._parser = HttpResponseParser(self)
         self._is_head = is_head
         self.status = 0
-        self.headers: list[tuple[bytes, bytes]] = []
-        self.has_date = False
         self.complete = False
         self.persistent = False
-        self.idle_timeout: float | None = None
         self.buffered = 0
-        self._hop_by_hop: list[tuple[bytes, bytes]] = []
-        self._has_length = False
         self._chunks: list[bytes] = []
-        self._fields = 0
-        self._overhead = 0
-        self._interim_bytes = 0
-        self._without_content = is_head
+        self._overhead = self._left = 0
+        self._is_chunked = False
+        self.is_bodiless = is_head
+        if self._early:
+            self._early = bytearray()
+
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """The end-to-end fields of the head (names lower-case, order and repetitions kept); the list is the caller's."""
+        return [line.field for line in self.head.lines] if self.status else []
 
     def feed(self, data: bytes) -> None:
         """Takes bytes as they arrived. Never raises: look at ``complete``, ``failure`` and ``surplus``."""
@@ -83,22 +84,61 @@ class ResponseReader:
         if self.complete:
             self._follow_on()
             return
-        if not self._overhead:  # nothing came before, or a piece of the body, behind which there is no head
-            self._is_1_1 = data.startswith(_BEGINNING)
-            if not self._is_1_1 and self._is_foreign(data):
-                return
+        if self._left:
+            self._feed_body(data)
+            return
+        # Nothing came before, or a piece of the body, behind which there is no head.
+        if not self._overhead and not self.status and (self._read_usual(data) or self._is_foreign(data)):
+            return
         self._overhead += len(data)
+        self._data = data
         try:
             self._parser.feed_data(data)
         except HttpParserError as error:
             self._stop(error)
+        if not self.status:
+            self._early += self._data
+        self._data = b""
         if self._overhead > MAX_HEAD_BYTES:
             self._stop("its head or its trailers are too long")
 
+    def _read_usual(self, data: bytes) -> bool:
+        """Whether ``data`` begins with a usual head, and holds nothing behind the response: then it needs no parser."""
+        head = self.head
+        if self._is_head:
+            head.clear()
+            return False
+        size = head.read_usual(data)
+        body = data[size:]
+        if not size or len(body) > head.length or head.fields > MAX_FIELDS or size > MAX_HEAD_BYTES:
+            return False
+        self.status = head.status
+        self.persistent = True  # behind anything that ends the connection there is no other response
+        if body:
+            self._chunks.append(body)
+            self.buffered = len(body)
+        else:
+            self._overhead = len(data)
+        self._left = head.length - len(body)
+        self.complete = not self._left
+        return True
+
+    def _feed_body(self, data: bytes) -> None:
+        """Takes more of the body of a usual response."""
+        body = data[: self._left]
+        self._chunks.append(body)
+        self.buffered += len(body)
+        self._left -= len(body)
+        self.complete = not self._left
+        if len(body) < len(data) and data[len(body) :].strip(b"\r\n"):  # empty lines pass for nothing, as in the parser
+            self._follow_on()
+
     def _is_foreign(self, data: bytes) -> bool:
         """Whether a head begins as one of another protocol, which the parser takes (RTSP, ICE)."""
+        if data.startswith(_PROTOCOL):
+            return False
         begins = data.lstrip(b"\r\n")[: len(_PROTOCOL)]  # an empty line before is let pass (RFC 9112 section 2.2)
-        foreign = not self.status and not _PROTOCOL.startswith(begins)
+        foreign = not _PROTOCOL.startswith(begins)
         if foreign:
             self._stop("it is no answer of HTTP/1")
         return foreign
@@ -113,7 +153,7 @@ class ResponseReader:
 
     def _follow_on(self) -> None:
         """Bytes came behind the response. Where it has no content by definition, they are one that was sent by mistake."""
-        if self._without_content:
+        if self.is_bodiless:
             self.persistent = False
         else:
             self.surplus = True
@@ -122,12 +162,17 @@ class ResponseReader:
         """Takes the end of the stream: the end of a body that lasts until then, a failure in any other place."""
         if self.complete or self.failure is not None:
             return
-        if self._until_end and self.status:
+        if self.status and self._lasts_until_end:
             self.complete = True
         elif self.status:
             self.failure = "the connection was closed in the middle of the response"
         else:
             self.failure = "the connection was closed before the response"
+
+    @property
+    def _lasts_until_end(self) -> bool:
+        head = self.head
+        return not (self._is_chunked or head.length != NO_LENGTH or self.is_bodiless)
 
     @property
     def untouched(self) -> bool:
@@ -148,75 +193,76 @@ class ResponseReader:
         """Drops the parser, which refers back to the reader: without cycles the garbage collector has nothing to do."""
         self._parser = None
 
-    # httptools' callbacks
+    # httptools' callbacks. There is none for a field, which would have it make each name and value: `ResponseHead` reads them,
+    # of bytes whose syntax is checked by then.
 
     def on_message_begin(self) -> None:
         """Another message begins: after the final one, no request belongs to it."""
         if self.complete:
             raise HttpParserError("surplus")
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """One field of the head; or of the trailers, which are ignored (RFC 9110 section 6.5.1)."""
-        if self.status:
-            return
-        if value and value[-1] <= _SPACE:  # white space behind a value is no part of it, but the parser leaves it there
-            value = value.rstrip(b" \t")
-        name = _LOWER.get(name) or name.lower()
-        if name in _SPECIAL:
-            if name == b"content-length":
-                # It is one plain number: the parser refuses any other, a second one, and one beside chunks.
-                self._has_length = True
-            elif name == b"date":
-                self.has_date = True
-            else:
-                self._hop_by_hop.append((name, value))
-                return
-        self.headers.append((name, value))
-
     def on_headers_complete(self) -> None:
-        """A head is whole: check it, and find out what body it announces."""
-        status = self._parser.get_status_code()
-        self._fields += len(self.headers) + len(self._hop_by_hop)
-        if self._fields > MAX_FIELDS or self._overhead > MAX_HEAD_BYTES:
-            self._check_limits()
+        """A head is whole: read it, check it, and find out what body it announces. Of trailers nothing is read."""
+        status: int = self._parser.get_status_code()
+        is_1_1 = self._read_head(status < 200)
         if status < 200:
             self._pass_over(status)
             return
         if status > 599:
             self._refuse(f"status {status} is not one of HTTP's")
-        version = "1.1" if self._is_1_1 else self._unusual_version()
-        options, chunked = self._read_hop_by_hop(version) if self._hop_by_hop else (_NONE, False)
-        if not options <= _STAYS:
-            self.headers = [field for field in self.headers if field[0] in _STAYS or field[0] not in options]
+        version = "1.1" if is_1_1 else self._unusual_version()
+        head = self.head
+        if head.hop_by_hop:
+            self._read_hop_by_hop(version)
+        options = head.named
+        if options:
+            head.drop_named()
         if status in BODILESS:
-            self._without_content = True
-            if self._has_length:
-                # A 204 must not have one (RFC 9110 section 8.6); a 304's describes another response, and servers trip over it.
-                self.headers = [field for field in self.headers if field[0] != b"content-length"]
-        self._chunked = chunked
-        self._until_end = not (chunked or self._has_length or self._without_content)
+            self.is_bodiless = True
+            # A 204 must not have one (RFC 9110 section 8.6); a 304's describes another response, and servers trip over it.
+            head.drop_length()
         lasts = b"close" not in options if version == "1.1" else b"keep-alive" in options
-        self.persistent = lasts and not self._until_end and not self._closes
+        self.persistent = lasts and not self._closes and not self._lasts_until_end
         self.status = status
         self.complete = self._is_head
 
-    def _read_hop_by_hop(self, version: str) -> tuple[Set[bytes], bool]:
-        """``Connection``'s options; is the body chunked."""
-        options: Set[bytes] = _NONE
-        chunked = False
-        for name, value in self._hop_by_hop:
+    def _read_head(self, is_interim: bool) -> bool:
+        """Read a head, which is whole now. Whether it begins as one of HTTP/1.1."""
+        raw = self._data
+        if self._early:
+            raw = bytes(self._early) + raw
+            self._early = bytearray()
+        raw = raw.lstrip(b"\r\n")  # empty lines before it
+        text, _, rest = raw.partition(_END_OF_HEAD)
+        head = self.head
+        try:
+            head.read(text)
+        except MalformedLine:
+            self._refuse("a line of its head is no field")
+        if head.fields > MAX_FIELDS:
+            self._refuse("more fields than can be taken")
+        if head.size > MAX_HEAD_BYTES:
+            self._refuse("its head is too long")
+        if not text.startswith(_PROTOCOL):
+            self._refuse("it is no answer of HTTP/1")
+        if is_interim:
+            self._data = rest
+        return text.startswith(_BEGINNING)
+
+    def _read_hop_by_hop(self, version: str) -> None:
+        """Read what ``Connection`` and ``Transfer-Encoding`` say."""
+        head = self.head
+        for line in head.hop_by_hop:
+            name, value = line.field
             if name == b"connection":
-                options = with_options(options, value) if options else connection_options(value)
+                head.add_options(value)
                 self._closes = self._closes or (value not in USUAL_OPTIONS and self._is_the_last())
             elif name == b"proxy-connection":
                 self._closes = self._closes or self._is_the_last()
-            elif name == b"keep-alive":
-                self.idle_timeout = _idle_timeout(value)
             elif name == b"transfer-encoding":
-                if chunked or version != "1.1" or value.strip(b" \t").lower() != b"chunked":
+                if self._is_chunked or version != "1.1" or value.lower() != b"chunked":
                     self._refuse("a transfer coding that is not understood")
-                chunked = True
-        return options, chunked
+                self._is_chunked = True
 
     def _unusual_version(self) -> str:
         version: str = self._parser.get_http_version()
@@ -246,43 +292,20 @@ class ResponseReader:
                 parser.set_dangerous_leniencies(lenient_keep_alive=True)
         else:
             self.complete = True
-            if self._chunked and self.persistent and self._is_the_last():  # its trailers may have said so
+            if self._is_chunked and self.persistent and self._is_the_last():  # its trailers may have said so
                 self.persistent = False
 
     def _pass_over(self, status: int) -> None:
+        head = self.head
         if status < 100:
             self._refuse(f"status {status} is not one of HTTP's")
         if status == 101:
             self._refuse("101, though no upgrade was asked for")
-        if self._has_length or any(name == b"transfer-encoding" for name, _ in self._hop_by_hop):
+        if head.length != NO_LENGTH or any(line.name == b"transfer-encoding" for line in head.hop_by_hop):
             self._refuse("an interim response that announces a body")
         self._interim = True
-        self._is_1_1 = False  # the next one says which it is
-        self._fields += 1  # for its status line: without any fields, thousands of them would come for nothing
-        self._interim_bytes += self._size()
-        self.headers, self._hop_by_hop = [], []
-        self.has_date = False
-
-    def _check_limits(self) -> None:
-        """Many small interim heads count as one large head; what came in one read with a large body is counted exactly."""
-        if self._fields > MAX_FIELDS:
-            self._refuse("more fields than can be taken")
-        if self._interim_bytes + self._size() > MAX_HEAD_BYTES:
-            self._refuse("its head is too long")
-
-    def _size(self) -> int:
-        return sum(len(name) + len(value) + 4 for fields in (self.headers, self._hop_by_hop) for name, value in fields)
+        head.pass_over()
 
     def _refuse(self, reason: str) -> NoReturn:
         self.failure = f"malformed response ({reason})"
         raise HttpParserError(reason)
-
-
-def _idle_timeout(value: bytes) -> float | None:
-    """The ``timeout`` of a ``Keep-Alive`` field in seconds (RFC 2068 section 19.7.1), None where it has none."""
-    for parameter in value.lower().split(b","):
-        name, _, number = parameter.strip(b" \t").partition(b"=")
-        number = number.strip(b' \t"')
-        if name.strip(b" \t") == b"timeout" and number.isdigit():
-            return float(number[:9])
-    return None

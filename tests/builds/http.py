@@ -6,6 +6,7 @@ Connections are handed their bytes, and their transports keep what is written.
 import asyncio
 import socket
 from functools import partial
+from operator import attrgetter
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,12 +20,13 @@ from oncegate.app.upstream.response import ResponseReader
 PROPERTIES = (
     "status",
     "headers",
-    "has_date",
+    "head.has_date",
+    "head.sent",
     "complete",
     "failure",
     "surplus",
     "persistent",
-    "idle_timeout",
+    "head.idle_timeout",
     "buffered",
 )
 """What a `ResponseReader` shows of the response that it reads."""
@@ -133,10 +135,10 @@ def response(exchanges: list[tuple[bool, list[bytes], bool]]) -> Any:
         reader.expect(is_head=is_head)
         for piece in pieces:
             reader.feed(piece)
-            states.append([getattr(reader, name) for name in PROPERTIES])
+            states.append([attrgetter(name)(reader) for name in PROPERTIES])
         if ends:
             reader.feed_eof()
-            states.append([getattr(reader, name) for name in PROPERTIES])
+            states.append([attrgetter(name)(reader) for name in PROPERTIES])
         states.append(reader.take())
     reader.release()
     reader.feed(b"more")
@@ -156,14 +158,14 @@ async def connection(is_head: bool, pieces: list[bytes], how: str, breaks_at: in
         there.write(b"head", b"body")
         news: list[int] = []
         if how == "then":
-            there.then = lambda: news.append(there.response.buffered)
+            there.then = SimpleNamespace(on_response=lambda: news.append(there.response.buffered))
         reading = asyncio.get_running_loop().create_task(_read(there))
         for piece in pieces:
             there.data_received(piece)
             outcomes.append((there.is_soon_whole, there.error is not None))
             await _turns(2)
         if how == "forget":
-            there.then = news.clear
+            there.then = SimpleNamespace(on_response=news.clear)
             there.forget()
         if how != "lost":
             there.eof_received()

@@ -76,10 +76,10 @@ async def ways(redis: RedisServer) -> dict[str, list[str]]:
     """The modules by the kind of request. Connections and scripts are there before, as they are for nearly all requests."""
     namespace = uuid4().hex
     async with (
-        Upstream([answering(OK)] * 8) as upstream,
+        Upstream([answering(OK)] * 9) as upstream,
         gateway_at(upstream.url, redis.url, namespace=namespace, routes=[LATER]) as (talk, _, _),
     ):
-        for data in (request("GET"), keyed("warm"), keyed("warm"), keyed("warm-later", path="/later")):
+        for data in (request("GET"), request("GET"), keyed("warm"), keyed("warm"), keyed("warm-later", path="/later")):
             await talk.exchange(data)
         # Redis's memory has been sampled: the next sample is taken for whatever submission comes when it is due.
         with patch.object(memory, "SAMPLE_SECONDS", math.inf):

@@ -295,7 +295,7 @@ async def _send_head(connection: UpstreamConnection, upstream: Upstream) -> bool
 
 async def _wait_idle(connection: UpstreamConnection, keepalive: float, where: str) -> tuple[Severity, str]:
     """Whether the upstream keeps an idle connection for as long as we do, and a margin."""
-    announced = connection.response.idle_timeout
+    announced = connection.response.head.idle_timeout
     loop = asyncio.get_running_loop()
     began = loop.time()
     await asyncio.wait((connection.closed,), timeout=keepalive + KEEPALIVE_MARGIN)

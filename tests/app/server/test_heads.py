@@ -136,8 +136,8 @@ def test_a_response_is_read_field_by_field_however_it_was_cut() -> None:
             reader.feed(read)
         assert (reader.complete, reader.failure) == (True, None), reads
         assert reader.headers == [(b"server", b"s"), (b"set-cookie", b"a"), (b"x-own", b"1"), (b"set-cookie", b"b")]
-        assert not reader.has_date
-        assert (reader.take(), reader.idle_timeout, reader.persistent) == (b"ab", 9.0, True)
+        assert not reader.head.has_date
+        assert (reader.take(), reader.head.idle_timeout, reader.persistent) == (b"ab", 9.0, True)
 
 
 @pytest.mark.parametrize("field", [b"content-length: 0", b"Transfer-Encoding: chunked"])

@@ -74,4 +74,4 @@ def test_a_response_s_fields_are_read_without_it_in_any_pieces(pieces: int) -> N
     assert reader.failure is None
     assert reader.complete
     assert (b"a", b"b") in reader.headers
-    assert reader.idle_timeout == 5
+    assert reader.head.idle_timeout == 5

@@ -1,6 +1,7 @@
 """A reader takes one response after the other: what one says must not change how the next one, another caller's, is read."""
 
 from itertools import pairwise
+from operator import attrgetter
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -58,7 +59,7 @@ def heads(lines: list[bytes]) -> st.SearchStrategy[bytes]:
 
 
 def state(reader: ResponseReader) -> list[object]:
-    return [*(getattr(reader, name) for name in PROPERTIES), reader.take()]
+    return [*(attrgetter(name)(reader) for name in PROPERTIES), reader.take()]
 
 
 def fed(reader: ResponseReader, raw: bytes, cuts: list[int]) -> None:
