@@ -24,6 +24,8 @@ STAGES: dict[str, tuple[str, ...]] = {
         "app.server.head",
         "app.server.request",
         "app.server.followed",
+        "app.server.usual",
+        "app.server.scope",
         "app.http1",
     ),
     "match": (
@@ -159,6 +161,7 @@ STAGES: dict[str, tuple[str, ...]] = {
         "app.server.request:InboundRequest.respond",
         "app.server.request:InboundRequest.write_head",
         "app.server.request:InboundRequest._framed_head",
+        "app.server.request:InboundRequest._head_lines",
         "app.server.request:InboundRequest._framed",
         "app.server.request:InboundRequest._frame_open_end",
         "app.server.request:InboundRequest.send",
@@ -208,6 +211,7 @@ STAGES: dict[str, tuple[str, ...]] = {
         "app.version",
         "middleware.outcome.instants",
         "app.replacement.",
+        "app.reload.",
     ),
     OTHER: (),
 }

@@ -29,8 +29,9 @@ from uvicorn.server import ServerState
 from oncegate.app.server.channel import Channel
 from oncegate.app.server.flow import PIECE_BYTES, Pieces, Unsent
 from oncegate.app.server.head import MALFORMED, NO_SUCH_METHOD, TIMED_OUT, TOO_LARGE
-from oncegate.app.server.parser import InboundParser, is_unknown_method, shared_scope
+from oncegate.app.server.parser import InboundParser, is_unknown_method
 from oncegate.app.server.request import InboundRequest
+from oncegate.app.server.scope import shared_scope
 from oncegate.app.server.served import Served
 from oncegate.middleware.admission.limits.deadlines import Deadline
 

@@ -5,7 +5,6 @@ The server makes these in the place of its usual ones where there is an access l
 # Compiled: docs/decisions/0012-compiled.md
 
 import asyncio
-from collections.abc import Sequence
 from time import monotonic
 from typing import Any, Final
 
@@ -14,7 +13,7 @@ from uvicorn.server import ServerState
 
 from oncegate.app.server.channel import UPGRADING, Channel
 from oncegate.app.server.connection import InboundConnection
-from oncegate.app.server.request import InboundRequest
+from oncegate.app.server.request import Headers, InboundRequest
 from oncegate.app.telemetry.access_log import BROKEN_OFF, CLIENT_LEFT, LINE, WHOLE, AccessLog, Line
 from oncegate.cache.fields import BODILESS, fields_of
 from oncegate.middleware.http.asgi import Message
@@ -120,13 +119,13 @@ class FollowedRequest(InboundRequest):
         if self._complete:
             self._end()
 
-    def respond(self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes, lines: bytes = b"") -> None:
+    def respond(self, status: int, headers: Headers, body: bytes, ready: bytes = b"") -> None:
         """See `InboundRequest`."""
         line = self.line
         line.last = monotonic()
-        if lines.find(_ID_LINE) >= 0:
-            headers, lines = [*fields_of(lines), *headers], b""
-        super().respond(status, headers, body, lines)
+        if ready.find(_ID_LINE) >= 0:
+            headers, ready = [*fields_of(ready), *headers], b""
+        super().respond(status, headers, body, ready)
         if self._complete:
             line.bytes_out = 0 if self._is_head or status in BODILESS else len(body)
             self._end()
@@ -140,11 +139,11 @@ class FollowedRequest(InboundRequest):
             self.line.status = 101
         return channel
 
-    def _framed_head(self, status: int, headers: Sequence[tuple[bytes, bytes]], ready: bytes = b"") -> bytes:
+    def _head_lines(self, status: int, headers: Headers) -> list[bytes]:
         self.line.status = status
         ours = [field for field in headers if field[0] != HEADER]
         ours.append((HEADER, self._id))
-        return super()._framed_head(status, ours, ready)
+        return super()._head_lines(status, ours)
 
     def _framed(self, body: bytes, more: bool) -> bytes:
         if not self._is_head:

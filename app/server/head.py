@@ -6,7 +6,7 @@ from binascii import a2b_qp
 from typing import Final
 
 _HOST: Final = rb"[A-Za-z0-9._~!$&'()*+,;=%:\[\]-]"
-_is_host: Final = re.compile(_HOST + rb"*").fullmatch
+is_host: Final = re.compile(_HOST + rb"*").fullmatch
 _ABSOLUTE: Final = re.compile(rb"https?://(" + _HOST + rb"+)(?=[/?]|$)", re.IGNORECASE)
 """A target in absolute-form (RFC 9112 section 3.2.2), without the userinfo that RFC 9110 section 4.2.4 calls an error."""
 
@@ -43,7 +43,7 @@ def without_authority(url: bytes, method: bytes, version: str, headers: list[tup
     hosts = [number for number, (name, _) in enumerate(headers) if name == b"host"]
     if len(hosts) != 1 and (hosts or version == "1.1"):
         raise HeadRefused
-    if hosts and not _is_host(headers[hosts[0]][1]):
+    if hosts and not is_host(headers[hosts[0]][1]):
         raise HeadRefused
     if url[:1] == b"/" or (url == b"*" and method == b"OPTIONS"):
         return url

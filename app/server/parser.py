@@ -1,13 +1,12 @@
-"""Parses requests by httptools to ASGI scopes, and works around its rules for protocols and upgrades. No I/O.
+"""Parses requests to ASGI scopes: usual heads by `oncegate.app.server.usual`, all others by httptools. No I/O.
 
-llhttp, on which it is built, accepts three protocols, and takes what follows a head with ``Upgrade`` for another one, even an
-announced body. Neither is the parser's decision (RFC 9110 section 7.8):
+llhttp, on which httptools is built, accepts three protocols, and takes what follows a head with ``Upgrade`` for another one, even
+an announced body. Neither is the parser's decision (RFC 9110 section 7.8):
 
 - the head of a request with an ``Upgrade`` that is ignored is parsed a second time without that field, by a parser of its own;
 - a request line of ``RTSP`` or ``ICE`` is refused.
 
-Usual requests need none of it: they cost one check of the end of the request line. Behind a
-method that llhttp doesn't know it can't go on: `is_unknown_method`.
+Behind a method that llhttp doesn't know it can't go on: `is_unknown_method`.
 """
 # Compiled: docs/decisions/0012-compiled.md
 
@@ -15,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import httptools
 
-from oncegate.app.http1 import EMPTY_QUERY
 from oncegate.app.server.channel import UPGRADING
 from oncegate.app.server.flow import PIECE_BYTES
 from oncegate.app.server.head import (
@@ -23,10 +21,11 @@ from oncegate.app.server.head import (
     can_switch,
     expects_continue,
     requests_websocket,
-    unquoted,
     without_authority,
 )
 from oncegate.app.server.request import InboundRequest
+from oncegate.app.server.scope import RequestTarget, scope_of
+from oncegate.app.server.usual import UsualReader
 from oncegate.cache.fields import IN_LOWER_CASE
 
 if TYPE_CHECKING:
@@ -40,13 +39,8 @@ _HOLDS_TOO_MANY: Final = 4 * MAX_FIELDS
 """Bytes: a shorter head can't hold more fields."""
 _LOWER: Final = IN_LOWER_CASE  # an imported name's method is looked up, and bound, at each call
 _SPACE: Final = ord(" ")
-_END_OF_LINE: Final = b" HTTP/1.1\r"  # as a rule
-_VERSIONS: Final = {b" HTTP/1.0\r": "1.0"}
+_VERSIONS: Final = {b" HTTP/1.1\r": "1.1", b" HTTP/1.0\r": "1.0"}
 _END_OF_HEAD: Final = b"\r\n\r\n"
-# A number: given bytes, ``in`` first tries them as a number, and the error that this raises costs more than the search.
-_HASH: Final = 35
-_ASGI: Final = {"version": "3.0", "spec_version": "2.3"}
-_METHODS: Final = {method.encode(): method for method in ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")}
 _NO_METHOD_OF_HTTP: Final = "Invalid method for HTTP/x.x request"
 """The error of llhttp about methods that it knows from RTSP."""
 
@@ -59,17 +53,13 @@ class InboundParser:
     """
 
     def __init__(self, connection: "InboundConnection") -> None:
-        self._connection: Any = connection
+        self._connection = connection
         self.shared: dict[str, Any] = {}
         self.in_message = False
         self.in_head = False
-        self._too_large = False
         self._url = b""
         self._rest_of_url = bytearray()
-        self._host = b""
         self._headers: list[tuple[bytes, bytes]] = []
-        self._fields: dict[bytes, bytes] = {}
-        """The same by name, the last one where a name comes twice."""
         self._fed = 0
         self._quiet = 0
         """Bytes since the request began or a piece of its body was handed on: a head's, or trailers'."""
@@ -80,15 +70,21 @@ class InboundParser:
         self._again = b""
         self._version = ""
         """The version that the request line was seen to name, so that llhttp's reading of it is not needed."""
+        self._usual = UsualReader()
+        self._left = 0
+        """Bytes of the body of a usual request that are still to come."""
+        self._is_last = False
+        """Whether nothing behind the last request is one, as llhttp knows, which alone reads on."""
 
     def close(self) -> None:
         """Drop the references back to us: without cycles the garbage collector has nothing to do."""
-        self._connection = self._parser = None
+        self._connection = None  # type: ignore[assignment]
+        self._parser = None
 
     @property
     def is_too_large(self) -> bool:
         """Whether the head that is being read, or the trailers, are beyond `MAX_HEAD_BYTES`, and more than a piece."""
-        return self._too_large or self._quiet > MAX_HEAD_BYTES + PIECE_BYTES
+        return self._quiet > MAX_HEAD_BYTES + PIECE_BYTES
 
     @property
     def has_just_begun(self) -> bool:
@@ -116,9 +112,7 @@ class InboundParser:
             return
         if value and value[-1] <= _SPACE:  # white space behind a value is no part of it, but the parser leaves it there
             value = value.rstrip(b" \t")
-        name = _LOWER.get(name) or name.lower()
-        self._headers.append((name, value))
-        self._fields[name] = value
+        self._headers.append((_LOWER.get(name) or name.lower(), value))
 
     def on_headers_complete(self) -> None:
         """The head is whole: its size is known exactly, and the request can begin."""
@@ -133,12 +127,9 @@ class InboundParser:
             self._version = ""
         else:
             version = self._unseen_version(method)
-        headers, fields = self._headers, self._fields
-        host = fields.get(b"host", b"")
-        if not host or host != self._host or len(fields) != len(headers) or self._url[:1] != b"/":
-            self._url = without_authority(self._url, method, version, headers)
-            fields = dict(headers)  # an authority of the target's has replaced the host
-            self._host = host  # as a rule it is the same in all requests of a connection
+        headers = self._headers
+        self._url = without_authority(self._url, method, version, headers)
+        fields = dict(headers)
         expects_go_ahead = b"expect" in fields and version == "1.1" and expects_continue(headers)
         if self._quiet > _HOLDS_TOO_MANY:
             self._check_size(headers)
@@ -153,9 +144,11 @@ class InboundParser:
         keep_alive = version == "1.1" and not ends
         if keep_alive and (b"connection" in fields or b"proxy-connection" in fields):
             keep_alive = parser.should_keep_alive()
+        if not keep_alive:
+            self._is_last = True
         self._quiet = 0
-        self._headers, self._fields = [], {}
-        scope = scope_of(self._url, method, version, headers, self.shared)
+        self._headers = []
+        scope = scope_of(RequestTarget(method, self._url), version, headers, self.shared)
         request = InboundRequest(self._connection, scope, fields, keep_alive, expects_go_ahead, upgrades)
         if upgrades and ends and can_switch(method, headers):
             scope[UPGRADING] = request
@@ -175,7 +168,7 @@ class InboundParser:
     def _check_size(self, headers: list[tuple[bytes, bytes]]) -> None:
         size = len(self._url) + sum(len(name) + len(value) + 4 for name, value in headers)
         if len(headers) > MAX_FIELDS or size > MAX_HEAD_BYTES:
-            self._too_large = True
+            self._quiet += MAX_HEAD_BYTES + PIECE_BYTES
             raise HeadRefused
 
     def _unseen_version(self, method: bytes) -> str:
@@ -196,21 +189,57 @@ class InboundParser:
         lines = [b"%b %b HTTP/%b" % (method, self._url, version.encode())]
         lines += [b"%b: %b" % field for field in self._headers if field[0] != b"upgrade"]
         self._again = b"\r\n".join(lines) + _END_OF_HEAD
-        self._headers, self._fields = [], {}
+        self._headers = []
         self._version = version
 
     # -- fed ----------------------------------------------------------------------------------------------------------
 
     def feed(self, data: bytes) -> None:
         """Parse what was read. Raises ``httptools.HttpParserError``."""
+        if self._left:
+            data = self._usual_body(data)
+        while data and not self.in_message and not self._is_last:
+            if not self._usual.read(data):
+                break
+            data = self._begin_usual(self._usual, data)
+        if data:
+            self._feed_llhttp(data)
+
+    def _begin_usual(self, usual: UsualReader, data: bytes) -> bytes:
+        """Hand on a usual request, with the body that follows in ``data``; returns what is behind it."""
+        connection = self._connection
+        scope = scope_of(usual.target, "1.1", usual.headers[:], self.shared)
+        connection.head_is_complete(InboundRequest(connection, scope, usual.fields.copy(), True, False, False), False)
+        data = data[usual.end :]
+        if not usual.length:
+            connection.request_is_whole()
+            return data
+        self._left = usual.length
+        self._quiet = 0
+        self.in_message = True
+        return self._usual_body(data) if data else data
+
+    def _usual_body(self, data: bytes) -> bytes:
+        """Hand on the body of a usual request at the beginning of ``data``; returns what is behind it."""
+        left, size = self._left, len(data)
+        if size < left:
+            self._left -= size
+            self._connection.body_came(data)
+            return b""
+        self._left = 0
+        self.in_message = False
+        self._connection.body_came(data[:left])
+        self._connection.request_is_whole()
+        return data[left:]
+
+    def _feed_llhttp(self, data: bytes) -> None:
         self._fed = size = len(data)
         self._quiet += size
         self._data = data
         if not self.in_message:
             end = data.find(b"\n")
             if end > 10:
-                ending = data[end - 10 : end]
-                self._version = "1.1" if ending == _END_OF_LINE else _VERSIONS.get(ending, "")
+                self._version = _VERSIONS.get(data[end - 10 : end], "")
         at = 0
         while at >= 0:
             try:
@@ -242,40 +271,3 @@ def _new_parser(protocol: Any) -> Any:
     parser = httptools.HttpRequestParser(protocol)
     parser.set_dangerous_leniencies(lenient_data_after_close=True)  # what follows a `close` is ignored
     return parser
-
-
-def scope_of(
-    url: bytes, method: bytes, version: str, headers: list[tuple[bytes, bytes]], shared: dict[str, Any]
-) -> dict[str, Any]:
-    """A request's ASGI scope. ``shared`` is what the scopes of a connection have in common (`shared_scope`)."""
-    if url[:1] == b"/" and _HASH not in url:
-        raw_path, mark, query = url.partition(b"?")
-    else:
-        parsed: Any = httptools.parse_url(url)  # the stubs wrongly declare that there is always a query
-        raw_path, query = parsed.path, b"" if parsed.query is None else parsed.query
-        mark = b"?" if b"?" in url.partition(b"#")[0] else b""
-    path = raw_path.decode("ascii")
-    scope = shared.copy()  # in one piece, which is cheaper than member by member
-    scope["http_version"] = version
-    scope["method"] = _METHODS.get(method) or method.decode("ascii")
-    scope["path"] = unquoted(raw_path) if "%" in path else path
-    scope["raw_path"] = raw_path
-    scope["query_string"] = query
-    scope["headers"] = headers
-    if mark and not query:
-        scope[EMPTY_QUERY] = True
-    return scope
-
-
-def shared_scope(server: tuple[str, int] | None, client: tuple[str, int] | None, scheme: str) -> dict[str, Any]:
-    """The part of the ASGI scope that all requests of one connection share, with room for the rest."""
-    own = dict.fromkeys(("http_version", "method", "path", "raw_path", "query_string", "headers"))
-    return {
-        "type": "http",
-        "asgi": _ASGI,
-        "root_path": "",
-        "server": server,
-        "client": client,
-        "scheme": scheme,
-        **own,
-    }

@@ -8,7 +8,7 @@ dropped silently: the app learns of it by ``http.disconnect``.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,7 +28,10 @@ _ONE_WRITE: Final = 65536
 _PHRASES: Final = {status.value: status.phrase for status in HTTPStatus}
 _STATUS_LINES: Final = [f"HTTP/1.1 {status} {_PHRASES.get(status, '')}".encode() for status in range(600)]
 _FRAMING: Final = frozenset({b"connection", b"content-length", b"transfer-encoding"})
-_END_OF_HEAD: Final = (b"", b"")
+_HAS_NO_BODY: Final = [
+    status in BODILESS for status in range(600)
+]  # compiled, a set of numbers makes an object of each
+Headers = list[tuple[bytes, bytes]]
 # Numbers: given bytes, ``in`` first tries them as a number, and the error that this raises costs more than the search.
 _LF: Final = 10
 _CR: Final = 13
@@ -255,25 +258,35 @@ class InboundRequest:
         while connection.writable is not None and not self.gone:
             await connection.writable.wait()
 
-    def respond(self, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes, lines: bytes = b"") -> None:
+    def respond(self, status: int, headers: Headers, body: bytes, ready: bytes = b"") -> None:
         """Send the whole response at once. While the client is behind in reading, it waits until there is room.
 
-        ``lines`` are fields too, each behind a CRLF, and come first: all that they say of the connection and its framing is the
-        body's length. Raises as `send` does.
+        What is ``ready`` are fields too, as lines, each behind a CRLF, and come first: all that they say of the connection and
+        its framing is the body's length. Raises as `send` does.
         """
         connection = self._connection
         if self.gone:
             return
         if connection.writable is not None:
             connection.unsent.hold(len(body))
-            self.start(respond(self.send, status, [*fields_of(lines), *headers], body))
+            self.start(respond(self.send, status, [*fields_of(ready), *headers], body))
             return
-        if lines:
+        if ready:
             self._left = len(body)
-        head = self._framed_head(status, headers, lines)
-        data = body if self._left == len(body) and not self._is_head else self._framed(body, False)
+        lines = self._head_lines(status, headers)
+        if ready:
+            lines[0] += ready
+        if self._left != len(body) or self._is_head:
+            body = self._framed(body, False)
         self.begun = True
-        if connection.write(head, data) if len(data) > _ONE_WRITE else connection.write(head + data):
+        lines.append(b"")
+        if len(body) > _ONE_WRITE:
+            lines.append(b"")
+            written = connection.write(b"\r\n".join(lines), body)
+        else:
+            lines.append(body)
+            written = connection.write(b"\r\n".join(lines))
+        if written:
             self._complete = True
             if self.on_end is not None:
                 self._notify_end()
@@ -289,8 +302,12 @@ class InboundRequest:
         if head and not self.gone and not self._connection.write(head):
             self.leave()
 
-    def _framed_head(self, status: int, headers: Sequence[tuple[bytes, bytes]], ready: bytes = b"") -> bytes:
-        """Status line and fields, with the framing that the body will have. The lines that are ``ready`` come first."""
+    def _framed_head(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+        """A whole head, with the framing that the body will have."""
+        return b"\r\n".join([*self._head_lines(status, list(headers)), b"", b""])
+
+    def _head_lines(self, status: int, headers: Headers) -> list[bytes]:
+        """Status line and fields without their ends, with the framing that the body will have."""
         self.status = status
         lines = [_STATUS_LINES[status]]
         for field in headers:
@@ -303,7 +320,7 @@ class InboundRequest:
             elif name == b"connection":
                 self.keep_alive = self.keep_alive and b"close" not in field[1].lower()
             # Neither of the other two passes: the connection is ours, and which coding the body gets is no business of the app's.
-        if self._is_head or status in BODILESS:
+        if self._is_head or _HAS_NO_BODY[status]:
             self._left = 0
         elif self._left < 0:
             self._frame_open_end(lines)
@@ -317,9 +334,7 @@ class InboundRequest:
         content = b"".join(lines)
         if _LF in content or _CR in content or _NUL in content:
             raise RuntimeError("a header field holds a line break or a NUL")
-        lines[0] = _STATUS_LINES[status] + ready
-        lines += _END_OF_HEAD
-        return b"\r\n".join(lines)
+        return lines
 
     def _frame_open_end(self, lines: list[bytes]) -> None:
         """The body's length is not known beforehand."""

@@ -14,7 +14,8 @@ from oncegate.app.http1 import RequestRefused, RequestWriter, TrustedPeers, conn
 from oncegate.app.operators.pages.bearer import Bearer
 from oncegate.app.server import head as inbound_head
 from oncegate.app.server.connection import InboundConnection
-from oncegate.app.server.parser import InboundParser, scope_of, shared_scope
+from oncegate.app.server.parser import InboundParser
+from oncegate.app.server.scope import RequestTarget, scope_of, shared_scope
 from oncegate.app.settings.admin_tokens import AdminToken
 from oncegate.app.upstream.response import ResponseReader
 from oncegate.cache.codec import decode
@@ -71,7 +72,7 @@ def forwarded(data: bytes, writer: RequestWriter = WRITER) -> object:
 
 
 def target(data: bytes) -> object:
-    return scope_of(b"/" + data, b"POST", "1.1", [], shared_scope(None, None, "http"))
+    return scope_of(RequestTarget(b"POST", b"/" + data), "1.1", [], shared_scope(None, None, "http"))
 
 
 def authority(data: bytes) -> object:

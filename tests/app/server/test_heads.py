@@ -166,6 +166,23 @@ async def test_an_answer_is_written_field_by_field() -> None:
     assert wire.seen == [b"HTTP/1.1 200 OK\r\nserver: s\r\ncontent-length: 2\r\nx-own: \r\nx-own: 1\r\n\r\nab"]
 
 
+async def test_lines_that_are_ready_go_into_an_answer_once_before_all_others() -> None:
+    def direct(request: InboundRequest) -> bool:
+        request.take()
+        request.respond(200, [(b"x-own", b"1")], b"ab", b"\r\nserver: s\r\ncontent-length: 2")
+        return True
+
+    config: Any = SimpleNamespace(loaded_app=SimpleNamespace(direct=direct))
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        wire = Wire(ours)
+        connection = InboundConnection(config, ServerState(), {})
+        connection.connection_made(wire)
+        connection.data_received(HEADS[0][0])
+        connection.connection_lost(None)
+    assert wire.seen == [b"HTTP/1.1 200 OK\r\nserver: s\r\ncontent-length: 2\r\nx-own: 1\r\n\r\nab"]
+
+
 async def test_an_apps_fields_may_come_one_by_one() -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         fields = [(b"x", b"1"), (b"content-length", b"0"), (b"x", b"2")]
