@@ -200,7 +200,9 @@ def test_each_page_fits_and_has_no_fault_of_axe(
 
 def faults(tab: Tab, axe: str) -> list[str]:
     tab.run(axe + "; 0")
-    report = json.loads(tab.examine("axe.run({resultTypes: ['violations']}).then(found => JSON.stringify(found.violations))"))
+    report = json.loads(
+        tab.examine("axe.run({resultTypes: ['violations']}).then(found => JSON.stringify(found.violations))")
+    )
     return [f"{each['id']}: {[node['html'] for node in each['nodes']][:3]}" for each in report]
 
 
