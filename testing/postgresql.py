@@ -1,11 +1,14 @@
 """Real PostgreSQL servers for tests: on free loopback ports, to be killed, paused and started again."""
 
+import atexit
 import os
 import shutil
 import signal
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -45,9 +48,19 @@ class PostgreSQLServer(Server):
             self._as = {"user": _NOBODY, "group": _NOBODY, "extra_groups": []}
         self._binaries = self._readable(fetched("postgresql"))
         self._numbers = count(1)
-        self._run("initdb", "-D", "data", "-N", "-A", "trust", "-U", "postgres", "--locale=C", "-E", "UTF8")
+        self._initialise()
         with (self._folder / "data/postgresql.conf").open("a") as conf:
             conf.write(_CONFIGURATION)
+
+    def _initialise(self) -> None:
+        """As initdb does it, of whose work this process keeps a copy: that takes a fifth of the time."""
+        kept = _kept()
+        if not (kept / "data").exists():
+            self._run("initdb", "-D", "data", "-N", "-A", "trust", "-U", "postgres", "--locale=C", "-E", "UTF8")
+            _copy(self._folder / "data", kept / "new")
+            (kept / "new").rename(kept / "data")
+        else:
+            _copy(kept / "data", self._folder / "data")
 
     def _readable(self, binaries: str) -> Path:
         try:
@@ -119,6 +132,18 @@ class PostgreSQLServer(Server):
     def url(self, database: str, driver: str) -> str:
         """For SQLAlchemy; ``driver`` is ``asyncpg`` or ``psycopg``."""
         return f"postgresql+{driver}://postgres@127.0.0.1:{self.port}/{database}"
+
+
+@lru_cache
+def _kept() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="oncegate-initdb-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def _copy(source: Path, target: Path) -> None:
+    """With its owner, and without the 16 MB of zeros in it."""
+    subprocess.run(["cp", "-a", "--sparse=always", source, target], check=True)
 
 
 class RecordsServer:

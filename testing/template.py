@@ -1,13 +1,15 @@
 """Starts a program of ours as a process, without the second that Python takes to import it.
 
-A process for each set of modules has imported them, and has done nothing else: no thread, no event loop, no connection. For each
-start it forks; the copy takes the arguments, environment, working folder, standard streams and session that it was given, becomes
-a child of whoever started it, and runs the program as Python would, to the end of its interpreter. Whatever a test does to a
-process, and whatever it sees of one, is as with one that was started: its id, signals, the exit code, its children.
+A process for each set of modules has imported them, and has done nothing else but collect garbage: no thread, no event loop, no
+connection. For each start it forks; the copy takes the arguments, environment, working folder, standard streams and session that
+it was given, becomes a child of whoever started it, and runs the program as Python would, to the end of its interpreter. Whatever
+a test does to a process, and whatever it sees of one, is as with one that was started: its id, signals, the exit code, its
+children.
 """
 
 import atexit
 import ctypes
+import gc
 import inspect
 import json
 import os
@@ -31,7 +33,11 @@ GATEWAY = (
     "oncegate.app.serve",
     "oncegate.app.work",
     "oncegate.app.operators.pages.api",
-    "uvloop",
+    "testing.compiled_pages",
+    "oncegate.cache.memory.store",
+    "encodings.idna",
+    "uvicorn.lifespan.on",
+    "uvicorn.loops.uvloop",
 )
 """The modules of `oncegate serve` and `oncegate worker`."""
 _SET_PDEATHSIG = 1
@@ -217,4 +223,7 @@ if __name__ == "__main__":
     for name in sys.argv[2:]:
         import_module(name)
     assert len(list(Path("/proc/self/task").iterdir())) == 1, "a copy would lack the threads that an import has started"
+    # A copy's collector leaves alone what is imported: to look at it, last when the copy ends, would copy all of its memory.
+    gc.collect()
+    gc.freeze()
     _run(_copies(socket.socket(fileno=int(sys.argv[1]))))

@@ -20,12 +20,16 @@ hypothesis.settings.load_profile("patient")
 
 
 LONGEST = (
-    "tests/brokers/test_storm.py",  # with it begin all that share RabbitMQ, in one process: longer than any file
-    "tests/docs/test_forms.py",
+    "tests/brokers/test_storm.py",  # with it begin all of tests/brokers, in one process: longer than any file
+    "tests/sql/inbox/test_inbox_run.py",
     "tests/test_user_types.py",
+    "tests/docs/test_site.py",
+    "tests/docs/test_forms.py",
+    "tests/foreign/test_console.py",
+    "tests/app/demo/test_page.py",
+    "tests/test_packaging.py",
     "tests/loadtests/test_benches.py",
     "tests/docs/test_blocks.py",
-    "tests/sql/inbox/test_inbox_run.py",
     "tests/sql/inbox/test_kills.py",
     "tests/sql/outbox/test_relay_run.py",
     "tests/sql/handlers/test_batches.py",
@@ -37,13 +41,13 @@ LONGEST = (
     "tests/app/gateway/test_cost_is_linear.py",
 )
 """Files that take longest. They begin first: one of them at the end would have a process to itself, and the others wait."""
-RABBITMQ = (
-    "tests/brokers/",
-    "tests/sql/inbox/test_example.py",
-    "tests/sql/inbox/test_inbox_run.py",
-    "tests/sql/order/test_order_run.py",
-)
-"""Their tests share one RabbitMQ, so that they run in one process: it takes six seconds to start."""
+RABBITMQ = {
+    "tests/brokers/": "rabbitmq",
+    "tests/sql/inbox/test_example.py": "rabbitmq, consumers of databases",
+    "tests/sql/inbox/test_inbox_run.py": "rabbitmq, consumers of databases",
+    "tests/sql/order/test_order_run.py": "rabbitmq, consumers of databases",
+}
+"""The tests of one group share a RabbitMQ, and with it a process: it takes six seconds to start. All in one would end last."""
 
 
 GROUPS = {("store", "sentinel"), ("store", "cluster")}
@@ -111,7 +115,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: turn.get(item.nodeid.partition("::")[0], len(turn)))  # stable: the others as they were
     for item in items:
         file = item.nodeid.partition("::")[0]
-        item.add_marker(pytest.mark.xdist_group("rabbitmq" if file.startswith(RABBITMQ) else file))
+        shared = (group for place, group in RABBITMQ.items() if file.startswith(place))
+        item.add_marker(pytest.mark.xdist_group(next(shared, file)))
         for mark, reason in left_out.items():
             if item.get_closest_marker(mark):
                 item.add_marker(pytest.mark.skip(reason=reason))

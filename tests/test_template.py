@@ -32,7 +32,7 @@ print(json.dumps({
     "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
     "handlers": [str(signal.getsignal(number)) for number in numbers],
     "warnings": str(warnings.filters),
-    "collector": [gc.isenabled(), gc.get_threshold(), gc.get_freeze_count(), gc.get_debug()],
+    "collector": [gc.isenabled(), gc.get_threshold(), gc.get_debug()],
     "logging": [logging.root.level, str(logging.root.handlers), logging.raiseExceptions],
     "loop": asyncio._get_running_loop(),
     "policy": type(asyncio.get_event_loop_policy()).__name__,
@@ -59,6 +59,7 @@ def ignored() -> Iterator[None]:
 @pytest.mark.usefixtures("ignored")
 @pytest.mark.parametrize("session", [False, True])
 def test_it_differs_in_nothing_from_a_process_that_was_started(session: bool, tmp_path: Path) -> None:
+    """But in what its collector looks at: not at what the template had imported."""
     pipe = subprocess.PIPE
     environment = {**os.environ, "ONCEGATE_NAMESPACE": "böcklin", "ONLY": "HERE"}
     environment.pop("HOME", None)

@@ -139,6 +139,7 @@ SAFEGUARDS = {
 """What the law compares or keeps, as its source says it, and the same without."""
 
 
+@pytest.mark.interpreted  # each executes the source of the law, changed
 @pytest.mark.parametrize("safeguard", SAFEGUARDS)
 def test_without_this_safeguard_a_promise_is_broken(safeguard: str) -> None:
     text, without = SAFEGUARDS[safeguard]

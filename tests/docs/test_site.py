@@ -14,6 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 BUILT_WITHIN = 300.0
 """Seconds: it takes eight of a processor."""
+pytestmark = pytest.mark.timeout(BUILT_WITHIN + 60)
 
 
 class Page(HTMLParser):

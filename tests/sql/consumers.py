@@ -23,6 +23,7 @@ from sqlalchemy import Engine, event, text
 from sqlalchemy.orm import Session
 
 from oncegate import Action, Delivery, Subscription, SubscriptionSettings
+from oncegate.cache.open import open_cache
 from oncegate.middleware.consumers.handlers.handling import current
 from oncegate.sql import Inbox
 from tests.sql.places import place_of
@@ -85,7 +86,8 @@ async def consume(message: dict[str, Any], pay: Pay, point: str, cache: str) -> 
     """Whether the message may be acknowledged, with the result that is the first delivery's where the hook has called for it."""
     assert current() == ()
     settings = SubscriptionSettings(lease=LEASE, max_attempts=1000)
-    subscription = Subscription("billing", cache=cache, namespace=message["key"].replace(" ", "-"), settings=settings)
+    records = open_cache(cache, timeout=PATIENCE)  # a Redis that is there answers, however slow the machine is
+    subscription = Subscription("billing", cache=records, namespace=message["key"].replace(" ", "-"), settings=settings)
     while True:
         begun = await subscription.execute(Delivery(message["key"], str(message["amount"])), pay, message)
         if begun.action is not Action.REDELIVER or cache == FORGETS or point:

@@ -14,7 +14,7 @@ import httpx
 from oncegate.app.operators.heartbeats import PERIOD, TTL_MS
 from oncegate.app.settings.admin_tokens import AdminToken
 from testing.caller import Caller, fresh_key
-from testing.command_line import invoke, running
+from testing.command_line import forked, invoke
 from testing.gateway import DEADLINE, Gateway
 from testing.ledger import Ledger, Reply
 from testing.servers import RedisServer, free_port
@@ -90,7 +90,7 @@ async def test_two_gateways_and_a_worker_are_seen_and_pages_agree_with_commands(
     one, other = (start(ledger.url, redis_server.url, **given).ready() for _ in range(2))
     where = ["--cache", redis_server.url, "--namespace", namespace]
     port = free_port()
-    with running("worker", *where, "--forward", ledger.url, "--metrics-port", str(port)) as worker:
+    with forked("worker", *where, "--forward", ledger.url, "--metrics-port", str(port)) as worker:
         found = await up(one, 3)
         kinds = {each["kind"]: each for each in found["processes"]}
         assert [each["kind"] for each in found["processes"]] == ["gateway", "gateway", "worker"]
@@ -172,7 +172,7 @@ async def test_a_worker_that_was_killed_is_seen_until_its_time_is_over(
         seconds, micros = map(int, redis_server.command("TIME"))
         return seconds * 1000 + micros // 1000
 
-    with running("worker", *where, "--forward", ledger.url) as worker:
+    with forked("worker", *where, "--forward", ledger.url) as worker:
         name = next(each["name"] for each in (await up(gateway, 2))["processes"] if each["kind"] == "worker")
         worker.process.kill()
         worker.process.wait()

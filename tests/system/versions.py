@@ -1,7 +1,5 @@
 """Gateways and workers of several versions, on one cache."""
 
-import subprocess
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from testing.former import THIS, Former, NoHistoryError, routes
 from testing.gateway import MAIN, Gateway
 from testing.ledger import Ledger
 from testing.servers import RedisServer
+from testing.template import Forked
 from testing.waiting import wait_until
 
 RULES = {"lease": 30, "ttl": 3600}
@@ -43,7 +42,7 @@ class Versions:
         environment = {**ENVIRONMENT, **({"PYTHONPATH": str(path)} if path else {})}
         options = ["--cache", self.cache, "--namespace", self.namespace, "--forward", self._ledger.url]
         with log.open("wb") as stderr:
-            process = subprocess.Popen([sys.executable, "-c", MAIN, "worker", *options], env=environment, stderr=stderr)
+            process = Forked("-c", MAIN, "worker", *options, env=environment, stderr=stderr)
         self._stack.callback(process.wait)
         self._stack.callback(process.kill)
         wait_until(lambda: "reads stream" in log.read_text() or process.poll() is not None, "the worker reads")

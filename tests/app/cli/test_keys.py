@@ -20,7 +20,7 @@ from oncegate.cache.codec import encode
 from oncegate.cache.record import Record, State, StoredResponse, Trace
 from oncegate.cache.redis.store import RedisCache
 from oncegate.middleware.rules.keys.key import caller_of_id, record_id, record_key, scope_parts
-from testing.command_line import ENVIRONMENT, ONCEGATE, PATIENCE, invoke, run, running
+from testing.command_line import ENVIRONMENT, ONCEGATE, PATIENCE, forked, invoke, run
 from testing.servers import RedisServer
 
 RECORD = f"{'a' * 20}:{'b' * 20}"
@@ -116,7 +116,7 @@ def test_a_token_that_is_too_short_opens_no_gateway(command: list[str]) -> None:
 )
 def test_white_space_around_the_token_is_not_part_of_it(gateways: str, mine: str) -> None:
     """As files and mounted secrets have it."""
-    with running("serve", "--upstream", "http://127.0.0.1:1", "--port", "0", ONCEGATE_ADMIN_TOKEN=gateways) as gateway:
+    with forked("serve", "--upstream", "http://127.0.0.1:1", "--port", "0", ONCEGATE_ADMIN_TOKEN=gateways) as gateway:
         done = invoke("keys", "list", "--gateway", gateway.url(), ONCEGATE_ADMIN_TOKEN=mine)
     assert (done.returncode, done.stdout.strip()) == (0, "No such records.")
 

@@ -22,7 +22,7 @@ import httpx
 import pytest
 
 from oncegate.app.demo.upstream import Payments, serving
-from testing.command_line import PATIENCE, Running, forked, running
+from testing.command_line import PATIENCE, Running, forked
 from testing.waiting import wait_until
 
 KEY = {"Idempotency-Key": "order-1"}
@@ -101,7 +101,7 @@ def test_a_stop_finishes_the_request_in_flight(
 ) -> None:
     serve = [*in_front_of(service, redis_url), "--workers", str(workers)]
     settings = PATIENT | {"ONCEGATE_NAMESPACE": tmp_path.name, "ONCEGATE_SHUTDOWN_TIMEOUT": "600"}
-    with running(*serve, **settings) as gateway, ThreadPoolExecutor() as threads:
+    with forked(*serve, **settings) as gateway, ThreadPoolExecutor() as threads:
         url = gateway.url(workers)
         pending = threads.submit(pay_slowly, url)
         wait_until_called(service)

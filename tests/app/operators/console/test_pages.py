@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 import orjson
 import pytest
+from jinja2 import Environment
 
 from oncegate.app.operators import console
 from oncegate.app.operators.console.frame import Templates
@@ -372,6 +373,27 @@ def test_no_template_says_that_something_is_markup() -> None:
         for form in re.findall(r"<form[^>]*method=\"post\".*?</form>", text, re.S):
             assert 'name="form"' in form, f"a form of {name} has no token"
     assert Templates("", [])._environment.autoescape is True
+
+
+def test_a_reload_compiles_no_template_anew_and_another_text_is_another_template(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compiling all takes a tenth of a second of a processor, which requests would wait for."""
+    (tmp_path / "page.html").write_text("one {{ text }}")
+    assert bytes(Templates("", [], tmp_path).page("page.html", text="<a>").body) == b"one &lt;a&gt;"
+    compiled: list[str | None] = []
+    compiling = Environment.compile
+
+    def counted(self: Environment, source: str, name: str | None = None, *rest: Any, **more: Any) -> Any:
+        compiled.append(name)
+        return compiling(self, source, name, *rest, **more)
+
+    monkeypatch.setattr(Environment, "compile", counted)
+    assert bytes(Templates("/two", [], tmp_path).page("page.html", text="<b>").body) == b"one &lt;b&gt;"
+    assert compiled == []
+    (tmp_path / "page.html").write_text("two {{ base }}")
+    assert bytes(Templates("/two", [], tmp_path).page("page.html").body) == b"two /two"
+    assert compiled == ["page.html"]
 
 
 # -- words --------------------------------------------------------------------------------------------------------------
