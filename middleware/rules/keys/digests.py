@@ -16,6 +16,9 @@ NAME_BYTES: Final = 15
 """120 bits: no collision to be feared, and exactly 20 base64 characters without padding."""
 OPERATION_BYTES: Final = 10
 LEAST_SECRET_BYTES: Final = 32
+MOST_KNOWN: Final = 1024
+LONGEST_KNOWN: Final = 512
+"""So many callers are known for each name of a field, by a value of so many bytes at most: half a MiB."""
 _PURPOSE: Final = b"oncegate"
 _MOST_SECRETS: Final = 2
 
@@ -28,16 +31,29 @@ Secrets = Secret | Sequence[Secret]
 class Digests:
     """A deployment's blank states: of a ``name`` (a key, a caller's scope), of a whole ``payload`` and of an ``operation``;
     ``unscoped`` is the digest of no caller. ``former`` are those of the other secret, while one replaces the other.
+
+    ``callers`` has those of the last callers who were named by one field, spelled: by its name, then by its value. Most callers
+    come again, and their digest takes as long as a key's.
     """
 
-    __slots__ = ("former", "name", "operation", "payload", "unscoped")
+    __slots__ = ("callers", "former", "name", "operation", "payload", "unscoped")
 
     def __init__(self, secret: bytes = b"", former: "Digests | None" = None) -> None:
         self.former = former
+        self.callers: dict[bytes, dict[bytes, str]] = {}
         self.name = _blank(secret, b"n", NAME_BYTES)
         self.unscoped: bytes = self.name.digest()
         self.payload = _blank(secret, b"p", FINGERPRINT_BYTES)
         self.operation = _blank(secret, b"o", OPERATION_BYTES)
+
+    def know_caller(self, name: bytes, value: bytes, spelled: str) -> None:
+        """Keep a caller's digest among ``callers``, for a while."""
+        if len(value) > LONGEST_KNOWN:
+            return
+        known = self.callers.setdefault(name, {})
+        if len(known) >= MOST_KNOWN:
+            known.clear()
+        known[value] = spelled
 
 
 def _blank(secret: bytes, purpose: bytes, size: int) -> blake2b:

@@ -6,6 +6,7 @@ Rules of docs/contract.md: R1.3, R2.13, R6.1, R6.2, R6.3, R6.6, R6.7, R6.8, R6.9
 import pytest
 
 from oncegate.cache.store import Cache
+from oncegate.middleware.rules.keys.digests import LONGEST_KNOWN, MOST_KNOWN, Digests, given_digests
 from oncegate.middleware.rules.keys.key import execution_key, record_id, record_key, scope_digest, scope_parts
 from tests.middleware.conftest import MakeDoor
 from tests.middleware.door import Answering, Door
@@ -95,6 +96,37 @@ def test_crafted_parts_do_not_collide() -> None:
     keys = [record_key("n", key, scope) for key in ("k", "k:", "1:k", "k1:a") for scope in scopes]
     assert len(set(keys)) == len(keys)
     assert all(len(key.split(":")) == 3 for key in keys), "a key can't reach into the next part"
+
+
+def test_a_caller_who_comes_again_has_the_address_of_the_first_time() -> None:
+    """Also between callers that only the field's name tells apart, or that it was given more than once."""
+    scopes: list[list[bytes]] = [
+        [name, count, value]
+        for name in (b"authorization", b"x-tenant")
+        for count in (b"1", b"2")
+        for value in (b"", b"a", b"b" * LONGEST_KNOWN, b"c" * (LONGEST_KNOWN + 1))
+    ]
+    secrets: list[str | None] = [None, "s" * 32]
+    fresh = [
+        record_key("n", "k", scope, Digests(each.encode() if each else b"")) for each in secrets for scope in scopes
+    ]
+    used = [given_digests(each) for each in secrets]
+    for _ in range(2):
+        again = [record_key("n", "k", scope, digests) for digests in used for scope in scopes]
+        assert again == fresh
+    assert len(set(fresh)) == len(fresh)
+
+
+def test_few_callers_are_known_at_a_time_and_by_short_values_alone() -> None:
+    digests = Digests()
+    for number in range(MOST_KNOWN + 10):
+        record_key("n", "k", [b"authorization", b"1", b"caller %d" % number], digests)
+        assert len(digests.callers[b"authorization"]) <= MOST_KNOWN
+    record_key("n", "k", [b"x-tenant", b"1", b"t" * (LONGEST_KNOWN + 1)], digests)
+    assert b"x-tenant" not in digests.callers
+    assert record_key("n", "k", [b"authorization", b"1", b"caller 0"], digests) == record_key(
+        "n", "k", [b"authorization", b"1", b"caller 0"], Digests()
+    )
 
 
 LOOK_UP_KEYS = [
