@@ -67,10 +67,10 @@ class FastPath:
     def take(self, request: InboundRequest) -> bool:
         """Whether the request, which is whole, is being answered."""
         scope = request.scope
-        path = scope["path"]
+        path: str = scope["path"]
         if path.startswith(self._prefix) or (self._ops_port and came_in_on(self._ops_port, scope)):
             return False
-        way = way_of(self._door, scope, path, scope["raw_path"], request.send, request.fields)
+        way = way_of(self._door, scope, path, scope["raw_path"], request.fields)
         if isinstance(way, Exchange):
             CallbackDriver(way, self._forwarder, self._submit, request).begin()
             return True
@@ -139,7 +139,7 @@ class Passing:
         """Go on as a task."""
         connection, request = self._connection, self._request
         connection.leave_callbacks()
-        send = request.send if self._bypass is None else self._bypass.send
+        send = request.send if self._bypass is None else self._bypass.sending(request.send)
         self._answer_by(self._forwarder.resume(connection, self._began, request.scope, request.receive, send))
 
     def _answer_by(self, rest: Awaitable[None]) -> None:

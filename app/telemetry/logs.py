@@ -23,6 +23,7 @@ def configure(level: str, style: Literal["auto", "json", "text"] = "auto") -> No
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
+    logging.getLogger("oncegate.request").setLevel(root.level)  # its own: each request looks at that
     # Its everyday lines (started, waiting, shutting down) only repeat ours.
     logging.getLogger("uvicorn.error").setLevel(max(logging.WARNING, root.level))
 

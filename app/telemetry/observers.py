@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from oncegate.middleware.http.enter import Bypass
     from oncegate.middleware.http.keyed_request import KeyedRequest
 
-log = logging.getLogger("oncegate.request")
+log: Final = logging.getLogger("oncegate.request")
 
 QUIET: Final = frozenset({"first", "replayed", "bypass"})
 """Usual decisions: logged at debug. All others are problems, whose ``record`` can be found in the log."""
@@ -20,6 +20,8 @@ QUIET: Final = frozenset({"first", "replayed", "bypass"})
 def logged(observation: Observation, request: "KeyedRequest | Bypass") -> None:
     """Log one enforced request. One that was observed has a line of its own (`oncegate.middleware.http.observed.shadow`)."""
     level = logging.DEBUG if observation.decision in QUIET else logging.INFO
+    if log.level > level:  # seen sooner than what is enabled
+        return
     if log.isEnabledFor(level) and observation.mode != SHADOW:
         log.log(
             level,

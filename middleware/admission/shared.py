@@ -5,9 +5,10 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from oncegate.cache.errors import CacheError
+from oncegate.cache.record import Claim
 from oncegate.cache.store import Cache, callbacks
 from oncegate.middleware.admission.limits.deadlines import LoopDeadlines
 from oncegate.middleware.admission.observe import NOBODY, WATCH_FAILED, Watch
@@ -16,6 +17,7 @@ from oncegate.middleware.admission.tracing import AttemptTrace
 log = logging.getLogger("oncegate.attempt")
 
 Result = TypeVar("Result")
+_now: Final = monotonic  # what a module imports takes long to look up
 
 
 def notify(event: Callable[..., None], *what: object) -> None:
@@ -42,11 +44,12 @@ class Shared:
         """Notify ``watch``, and a ``trace``, of the cache's answer, perhaps an error, to what was sent at ``sent``: so many
         seconds ago.
         """
-        seconds = monotonic() - sent
+        seconds = _now() - sent
         try:
             if trace is not None:
                 trace.cache_answered(operation, answer, sent)
-            if isinstance(answer, Exception):
+            # Usual answers first: that something is no exception takes long to find.
+            if not isinstance(answer, Claim) and answer is not True and isinstance(answer, Exception):
                 self.watch.cache_failed(operation, seconds)
             else:
                 self.watch.cache_answered(operation, seconds)

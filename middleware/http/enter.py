@@ -33,15 +33,13 @@ def way_of(
     scope: Scope,
     path: str,
     raw_path: bytes | None,
-    send: Send,
     named: dict[bytes, bytes] | None = None,
 ) -> "Exchange | Observed | Bypass | None":
     """How a request goes on, by the path that its app routes by. ``named`` are its headers by name, where a server has them so.
 
     - `Exchange`: under enforcement, and identified. Its driver goes on by what it has ``found``.
     - `Observed`: its key is not among those under enforcement, and what they would meet is observed.
-    - `Bypass`: its method is under enforcement, but it has no key. It goes on with the headers that are there, and is answered
-      by what is there to ``send``.
+    - `Bypass`: its method is under enforcement, but it has no key. It goes on with the headers that are there.
     - ``None``: it goes on untouched.
     """
     method = scope["method"]
@@ -55,17 +53,19 @@ def way_of(
         shadow = door.shadow
         return Observed(door, shadow, policy, scope) if shadow is not None and policy.settings.shadow else None
     if policy.needs_no_key and not (
-        policy.is_decisive(headers) if named is None else not policy.decisive.isdisjoint(named)
+        policy.is_decisive(headers)
+        if named is None
+        else policy.key_names[0] in named or not policy.decisive.isdisjoint(named)
     ):
         if door.traces is not None:
             door.traces.of(scope, policy).bypassed()
-        return Bypass(door.observe, policy, scope, headers, send)
+        return Bypass(door.observe, policy, scope, headers)
     exchange = Exchange(door, policy, scope)
     exchange.found = found = exchange.identify(named)
     if found is None:
         if exchange.trace is not None:
             exchange.trace.bypassed()
-        return Bypass(door.observe, policy, scope, exchange.headers(), send)
+        return Bypass(door.observe, policy, scope, exchange.headers())
     return exchange
 
 
@@ -75,7 +75,7 @@ def enter(door: HttpDoor, scope: Scope, receive: Receive, send: Send) -> Awaitab
     root = scope.get("root_path")
     if root:
         path, raw_path = _below(root, path, raw_path)
-    way = way_of(door, scope, path, raw_path, send)
+    way = way_of(door, scope, path, raw_path)
     if isinstance(way, Exchange):
         return AsgiDriver(way, receive, send).serve()
     if way is None:
@@ -84,7 +84,7 @@ def enter(door: HttpDoor, scope: Scope, receive: Receive, send: Send) -> Awaitab
         return way.serve(receive, send)
     if way.headers is not scope["headers"]:
         scope = {**scope, "headers": way.headers}
-    return door.app(scope, receive, way.send)
+    return door.app(scope, receive, way.sending(send))
 
 
 def _below(root: str, path: str, raw_path: bytes | None) -> tuple[str, bytes | None]:
@@ -104,12 +104,11 @@ class Bypass:
 
     __slots__ = ("_began", "_observe", "_policy", "_send", "headers", "scope")
 
-    def __init__(self, observe: Observing | None, policy: Policy, scope: Scope, headers: Any, send: Send) -> None:
+    def __init__(self, observe: Observing | None, policy: Policy, scope: Scope, headers: Any) -> None:
         self.headers = headers
         self._observe = observe
         self._policy = policy
         self.scope = scope
-        self._send = send
         self._began = 0.0 if observe is None else monotonic()
 
     def answered(self, status: int, headers: Iterable[Any]) -> responses.Headers:
@@ -126,8 +125,13 @@ class Bypass:
         """The members of a log's line about the request."""
         return ids(self.scope, self._policy.unshown)
 
-    def send(self, message: Message) -> Awaitable[None]:
-        """ASGI ``send``, for the response. Of its own it awaits nothing."""
+    def sending(self, send: Send) -> Send:
+        """The response's ASGI ``send``, before the server's."""
+        self._send = send
+        return self._on_message
+
+    def _on_message(self, message: Message) -> Awaitable[None]:
+        """Of its own it awaits nothing."""
         if message["type"] == "http.response.start":
             message = {**message, "headers": self.answered(message["status"], message.get("headers", ()))}
         return self._send(message)

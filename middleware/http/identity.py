@@ -10,8 +10,9 @@ from oncegate.middleware.rules.policy import COOKIE, Policy
 
 JWT: Final = b"Bearer eyJ"
 """How a token begins that is a JWT: a refresh makes another one of it."""
-SIGNED: Final = (b"AWS4-", b"OAuth ", b"HMAC", b"Digest ", b"Signature ", JWT)
-"""Authorization whose value changes: with each request, by its scheme, or with each token."""
+BEARER: Final = b"Bearer "
+SIGNED: Final = (b"AWS4-", b"OAuth ", b"HMAC", b"Digest ", b"Signature ")
+"""How Authorization begins whose value changes with each request."""
 SIGNATURES_CHANGE: Final = (
     "Authorization changes with each request here (a signing scheme), so that no retry meets its own record: "
     "set scope to a header that names the caller"

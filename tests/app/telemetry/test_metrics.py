@@ -5,10 +5,12 @@ Rules of docs/contract.md: R6.9, R11.3, R11.15, R11.16, R11.36.
 
 import asyncio
 import json
+import logging
 import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from random import Random
 from time import time
 from typing import Any
 from uuid import uuid4
@@ -18,12 +20,17 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from oncegate.app.telemetry.columns import Columns, Histogram
+from oncegate.app.telemetry import logs
+from oncegate.app.telemetry.columns import Columns, Histogram, Level
 from oncegate.app.telemetry.metrics import SPARE_COLUMNS, Metrics
+from oncegate.app.telemetry.observers import logged
 from oncegate.app.telemetry.pending_records import SLOTS, PendingRecords
 from oncegate.app.telemetry.shared_numbers import SharedNumbers
 from oncegate.cache.record import State
 from oncegate.middleware.admission.observe import Observation
+from oncegate.middleware.http.enter import Bypass
+from oncegate.middleware.rules.policy import compile_policy
+from oncegate.middleware.rules.settings import IdempotencySettings
 from oncegate.prometheus import ConsumerMetrics, ProjectionMetrics, RelayMetrics
 from oncegate.prometheus.families import CACHE_BOUNDS
 from testing.served import served
@@ -362,6 +369,51 @@ def test_a_bucket_takes_what_does_not_exceed_its_bound(value: float) -> None:
     buckets, total = histogram.read(numbers)
     assert total == pytest.approx(value)
     assert [count for _, count in buckets] == [float(value <= bound) for bound in (*CACHE_BOUNDS, float("inf"))]
+
+
+def test_values_are_counted_as_one_by_one_in_whichever_row() -> None:
+    """The bucket of the value before is tried first: bounds, what lies beside them, and rows that take turns."""
+    columns = Columns()
+    columns.take(3)
+    histogram, level = Histogram(columns, CACHE_BOUNDS), Level(columns)
+    numbers = SharedNumbers(columns.count, 2)
+    random = Random(7)
+    values = [random.choice([*CACHE_BOUNDS, 0.0, 2.6, 3 * random.random() ** 4]) for _ in range(3000)]
+    for value in values:
+        if random.random() < 0.1:
+            numbers.take(random.randrange(2))
+        histogram.add(numbers.row, value)
+        level.change(numbers.row, value)
+    buckets, total = histogram.read(numbers)
+    bounds = [float(bound) for bound in CACHE_BOUNDS] + [float("inf")]
+    assert [count for _, count in buckets] == [sum(value <= bound for value in values) for bound in bounds]
+    assert total == pytest.approx(sum(values))
+    assert numbers.total(level.column) == pytest.approx(sum(values))
+
+
+@pytest.mark.parametrize(
+    ("level", "shown"), [("debug", {"first", "key-reused"}), ("info", {"key-reused"}), ("warning", set())]
+)
+def test_usual_decisions_have_lines_at_debug_alone(level: str, shown: set[str]) -> None:
+    root, requests = logging.getLogger(), logging.getLogger("oncegate.request")
+    before = root.handlers[:], root.level, requests.level, logging.getLogger("uvicorn.error").level
+    lines: list[str] = []
+    request = Bypass(None, compile_policy(IdempotencySettings()), {"headers": []}, [])
+
+    class Kept(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(record.getMessage())
+
+    try:
+        for each in ("error", level):  # the second one by a reload
+            logs.configure(each)
+        root.handlers[:] = [Kept()]
+        for decision in ("first", "key-reused"):
+            logged(observation(decision), request)
+    finally:
+        root.handlers[:], root.level, requests.level, logging.getLogger("uvicorn.error").level = before
+        logging.getLogger().setLevel(before[1])  # what loggers keep of levels is forgotten
+    assert {line.partition(" ")[0] for line in lines} == shown
 
 
 async def test_outcomes_that_wait_for_the_cache_are_counted() -> None:

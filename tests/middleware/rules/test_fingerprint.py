@@ -5,6 +5,7 @@ Rules of docs/contract.md: R5.12, R5.15, R5.16.
 
 import json
 import random
+from hashlib import blake2b
 
 import pytest
 
@@ -174,3 +175,13 @@ def arbitrary(chance: random.Random, depth: int) -> object:
 def test_fingerprint_as_json_of_what_nests_too_deep_is_raw(depth: int, canonical: bool) -> None:
     body = b"[ " * depth + b"]" * depth
     assert (fingerprint("POST", b"/", b"", body, as_json=True) != fingerprint("POST", b"/", b"", body)) is canonical
+
+
+@pytest.mark.parametrize("method", ["POST", "QUERY"])
+@pytest.mark.parametrize("size", [0, 255, 256, 4096, 4097])
+def test_a_fingerprint_of_any_size_is_of_all_its_parts_with_their_lengths(method: str, size: int) -> None:
+    """As other versions make it, whose records are compared with it."""
+    for path, query, body in ((b"p" * size, b"q", b"b"), (b"p", b"q" * size, b"b"), (b"p", b"q", b"b" * size)):
+        sizes = b"%d:%d:%d:raw:" % (len(method), len(path), len(query))
+        whole = blake2b(sizes + method.encode() + path + query + body, digest_size=16)
+        assert fingerprint(method, path, query, body) == whole.digest()
