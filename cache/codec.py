@@ -41,7 +41,7 @@ replayed.
 # Compiled: docs/decisions/0012-compiled.md
 
 import struct
-from binascii import a2b_base64, b2a_base64, b2a_hex
+from binascii import a2b_base64, b2a_base64
 from collections.abc import Callable
 from typing import Any, Final
 from zlib import crc32
@@ -55,9 +55,11 @@ from oncegate.cache.flight import encode_claim as encode_claim  # a claim is a r
 from oncegate.cache.layout import (
     CHECK_BYTES,
     COMMON,
+    HEX,
     STATE_CODES,
     STATES,
     VERSION,
+    digits,
     laid_common,
     of_attempt,
     span_of,
@@ -88,7 +90,6 @@ _unpack: Final = _OUTCOME.unpack_from
 _named: Final = tuple.__new__
 """Makes a named tuple in half the time of its own constructor."""
 _crc32: Final[Callable[[bytes, int], int]] = crc32
-_hex: Final[Callable[[bytes], bytes]] = b2a_hex
 _OUTCOME_BYTES: Final = 42
 _SEAL_BEGINS: Final = {code: b'"%b":"' % code for code in STATE_CODES.values()}
 # Numbers: given bytes, ``in`` first tries them as a number, and the error that this raises costs more than the search.
@@ -118,9 +119,10 @@ def encode(record: Record, encryption: Encryption | None = None, key: bytes = b"
     status, headers, body, completed_at_ms = response
     if not (0 <= status <= 999 and 0 <= completed_at_ms <= LAST_INSTANT_MS):
         orjson.dumps((status, completed_at_ms))  # raises where JSON has no such numbers
-    ready = b"" if body is None or encryption is not None else ready_texts(headers, body)
+    size = b"0" if body is None else digits(len(body))
+    ready = b"" if body is None or encryption is not None else ready_texts(headers, size)
     if ready:
-        head = b'"s":%d,"h":[["%b"]]' % (status, ready)
+        head = b'"s":%b,"h":[["%b"]]' % (digits(status), ready)
     else:
         lines = orjson.dumps([(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers])
         if encryption is None or not encryption.encrypts:
@@ -129,18 +131,19 @@ def encode(record: Record, encryption: Encryption | None = None, key: bytes = b"
             packed_head = encryption.encrypt(b"[%b,%d]" % (lines, status), b"head", key, token)
             head = b'"e":"%b"' % b2a_base64(packed_head, newline=False)
             body = None if body is None else encryption.encrypt(body, b"body", key, token)
+            size = b"0" if body is None else digits(len(body))
     omitted = b""
     if body is None:
         omitted, body = b',"o":1', b""
     # The begin follows from completion and duration.
     took = trace.took_ms
-    times = of_attempt(trace) if took is None else b'"d":%d,%b' % (took, span_of(trace))
+    times = of_attempt(trace) if took is None else b'"d":%b,%b' % (digits(took), span_of(trace))
     packed = b'{%b%b,"t":%d%b,%b%b' % (own, head, completed_at_ms, omitted, common, times)
-    size = b"%d" % len(body)
     length = len(packed) + _LENGTH_AT + len(size) + len('"}')
     begin = _pack(VERSION, code, token, fingerprint, attempt, length) + packed
-    check = _hex(_crc32(body, _crc32(begin, 0)).to_bytes(4, "big"))
-    return b"".join((begin, _SEAL_BEGINS[code], check, size, b'"}', body))
+    check = _crc32(body, _crc32(begin, 0))
+    one, two, three, four = HEX[check >> 24], HEX[check >> 16 & 255], HEX[check >> 8 & 255], HEX[check & 255]
+    return b"".join((begin, _SEAL_BEGINS[code], one, two, three, four, size, b'"}', body))
 
 
 def decode(
@@ -195,7 +198,7 @@ def _decode(
     if end > len(data):
         raise ValueError("cut short")
     packed, body = data[_OUTCOME_BYTES:end], data[end:]
-    seal_end = b'%d"}' % (size - end if size >= 0 else len(body))
+    seal_end = digits(size - end if size >= 0 else len(body)) + b'"}'
     sealed = length - _LENGTH_AT - len(seal_end)
     if sealed < 0:
         raise ValueError("the seal is gone")
@@ -203,8 +206,9 @@ def _decode(
     if size >= 0:
         whole = packed[sealed : sealed + len(begins)] == begins and packed.endswith(seal_end)
     else:
-        check = _hex(_crc32(body, _crc32(data[: _OUTCOME_BYTES + sealed], 0)).to_bytes(4, "big"))
-        whole = packed[sealed:] == b"%b%b%b" % (begins, check, seal_end)
+        check = _crc32(body, _crc32(data[: _OUTCOME_BYTES + sealed], 0))
+        one, two, three, four = HEX[check >> 24], HEX[check >> 16 & 255], HEX[check >> 8 & 255], HEX[check & 255]
+        whole = packed[sealed:] == b"".join((begins, one, two, three, four, seal_end))
     if not whole:
         raise ValueError("the seal is gone, or another record's")
     record = Record(state, token, fingerprint, attempt)

@@ -2,13 +2,13 @@
 # Compiled: docs/decisions/0012-compiled.md
 
 import struct
-from binascii import b2a_hex
 from collections.abc import Callable
 from typing import Any, Final
 from zlib import crc32
 
 from oncegate.cache.layout import (
     CHECK_BYTES,
+    HEX,
     STATE_CODES,
     STATES,
     VERSION,
@@ -35,7 +35,6 @@ _UNKNOWN: Final = State.UNKNOWN
 _kept: Final[dict[tuple[int, Any, Any], tuple[bytes, bytes, int]]] = {}
 """The bytes that are the same in every claim of a process under one policy: a first attempt's from the attempt number to the
 object, the object's up to the times, and the checksum so far. By retention, `Record.own` and `Trace.common`."""
-_hex: Final[Callable[[bytes], bytes]] = b2a_hex
 _crc32: Final[Callable[[bytes, int], int]] = crc32  # a module's own name takes no look into a dict, compiled
 
 
@@ -48,8 +47,10 @@ def encode_claim(request: ClaimRequest) -> bytes:
     first, common, check = _kept.get(key) or _laid(key)
     begun = trace.begun_at_ms
     times = b'"b":%d,' % begun if begun and trace.took_ms is None and not trace.span else of_attempt(trace)
-    seal = _hex(_crc32(times + token + fingerprint, check).to_bytes(4, "big"))
-    return b"".join((_BEGIN, token, fingerprint, first, common, times, b'"I":"', seal, b'"}'))
+    check = _crc32(times + token + fingerprint, check)
+    one, two, three, four = HEX[check >> 24], HEX[check >> 16 & 255], HEX[check >> 8 & 255], HEX[check & 255]
+    parts = (_BEGIN, token, fingerprint, first, common, times, b'"I":"', one, two, three, four, b'"}')
+    return b"".join(parts)
 
 
 def encode_flight(record: Record) -> bytes:
@@ -63,8 +64,7 @@ def encode_flight(record: Record) -> bytes:
     fixed = _FLIGHT.pack(VERSION, b"I", token, fingerprint, record.attempt, *left)
     if former is not None:
         fixed += _FORMER.pack(former.token, former.retention_ms, STATE_CODES[former.found], former.found_ms)
-    seal = _hex(_crc32(token + fingerprint, _crc32(times, check)).to_bytes(4, "big"))
-    return b'%b%b%b"I":"%b"}' % (fixed, common, times, seal)
+    return b'%b%b%b"I":"%08x"}' % (fixed, common, times, _crc32(token + fingerprint, _crc32(times, check)))
 
 
 def _laid(key: tuple[int, Any, Any]) -> tuple[bytes, bytes, int]:

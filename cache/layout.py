@@ -20,6 +20,10 @@ STATE_CODES: Final = {
     State.ABSENT: b"A",
 }
 STATES: Final = {code: state for state, code in STATE_CODES.items()}
+_SMALL: Final = 1024
+_DIGITS: Final = [b"%d" % number for number in range(_SMALL)]
+HEX: Final = [b"%02x" % octet for octet in range(256)]
+"""Each octet of a checksum as a seal has it."""
 CHECK_BYTES: Final = 8
 """The size of a checksum as a seal has it, in hex digits."""
 MOST_KEPT: Final = 256
@@ -31,6 +35,11 @@ _COMMON_MEMBERS: Final = tuple([each for each in TRACE_MEMBERS if each.part not 
 COMMON: Final[dict[tuple[Any, Any], tuple[bytes, bytes]]] = {}
 """The members of a record's own parts and of those of its trace that many have alike, by `Record.own` and `Trace.common`; if it
 is not there, by `laid_common`. (Who encodes looks itself: a call takes longer.)"""
+
+
+def digits(number: int) -> bytes:
+    """A number as JSON has it: most that records have are small ones."""
+    return _DIGITS[number] if 0 <= number < _SMALL else b"%d" % number
 
 
 def laid_common(key: tuple[Any, Any]) -> tuple[bytes, bytes]:
@@ -58,7 +67,7 @@ def of_attempt(trace: Trace) -> bytes:
     """The members of the trace that are other ones in each attempt."""
     begun, took = trace.begun_at_ms, trace.took_ms
     began = b'"b":%d,' % begun if begun else b""
-    return began + span_of(trace) if took is None else b'%b"d":%d,%b' % (began, took, span_of(trace))
+    return began + span_of(trace) if took is None else b'%b"d":%b,%b' % (began, digits(took), span_of(trace))
 
 
 def span_of(trace: Trace) -> bytes:

@@ -4,7 +4,7 @@
 from collections.abc import Iterable
 from functools import lru_cache
 from time import gmtime, strftime, time
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from oncegate.cache.record import ReadyResponse, StoredResponse
 from oncegate.middleware.outcome.problems import Answer, plain_error
@@ -67,9 +67,11 @@ def bypassed_headers(headers: Iterable[Any]) -> Headers:
 
 def stored(status: int, headers: Headers, body: bytes | None, unstored: frozenset[bytes]) -> StoredResponse:
     """The stored form of a response, with its end-to-end headers that aren't ``unstored`` (`Policy.unstored`)."""
+    given: Any = headers
+    line: tuple[bytes, ...]  # compiled, one of two parts would be taken apart, and made anew to be kept
     kept: list[tuple[bytes, ...]] = []
     named: list[bytes] = []
-    for line in cast("list[tuple[bytes, ...]]", headers):  # so that compiled code takes none apart and makes it anew
+    for line in given:
         if line[0] not in unstored:
             kept.append(line)
         elif line[0] == b"connection":  # always one of them

@@ -72,8 +72,7 @@ class Deadlines:
 
     def drop(self, number: int) -> None:
         """Forget a limit; one that was reached or dropped already, too."""
-        if number in self._set:
-            del self._set[number]
+        self._set.pop(number, None)
 
     def _on_timer(self) -> None:
         self._is_timed = False
