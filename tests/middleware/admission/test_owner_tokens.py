@@ -3,7 +3,10 @@
 import subprocess
 import sys
 import threading
+import time
 from itertools import count
+from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -38,23 +41,26 @@ def test_what_was_drawn_is_not_used_later() -> None:
 
 
 def test_threads_never_get_the_same_token() -> None:
-    tokens, taken = OwnerTokens(Numbered()), [list[bytes]() for _ in range(8)]
+    """Each of them stops behind every single step, so that another one comes in between."""
+    tokens, taken = OwnerTokens(Numbered()), [list[bytes]() for _ in range(4)]
+
+    def step(frame: FrameType, event: str, argument: Any) -> Any:
+        frame.f_trace_opcodes = True
+        time.sleep(0)
+        return step
 
     def take(into: list[bytes]) -> None:
-        into.extend([tokens.take(7.0) for _ in range(4000)])
+        sys.settrace(step)
+        for _ in range(10 * AT_ONCE):
+            into.append(tokens.take(7.0))  # noqa: PERF401 - a step each
 
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        threads = [threading.Thread(target=take, args=(into,)) for into in taken]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(interval)
+    threads = [threading.Thread(target=take, args=(into,)) for into in taken]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     every = [token for into in taken for token in into]
-    assert len(set(every)) == len(every) == 8 * 4000
+    assert len(set(every)) == len(every) == 4 * 10 * AT_ONCE
 
 
 FORKS = """
