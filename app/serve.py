@@ -12,6 +12,7 @@ from functools import partial
 
 import uvicorn
 
+from oncegate.app import version
 from oncegate.app.gateway_server import GatewayServer, server_config
 from oncegate.app.listening import Listening
 from oncegate.app.processes import (
@@ -64,6 +65,7 @@ def serve(
         listening = Listening(settings, replace=replace)
     except (OSError, NotReplaced) as error:
         return _refused(str(error))
+    log.info("%s", version.running())
     for line in (*settings_advice(settings), *[line for each in certificates(settings) for line in each.advice()]):
         log.warning("%s", line)
     log.info("configuration %s", running.digest)

@@ -1,8 +1,9 @@
-"""Which oncegate runs: its version, the commit that it was built of, the build.
+"""Which oncegate runs: its version, the commit that it was built of, the build, the interpreter.
 
 scripts/build_backend.py loads this file by its path, without the package: it imports nothing of that above.
 """
 
+import platform
 import subprocess
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,15 +15,24 @@ UNKNOWN: Final = "unknown"
 
 
 def described() -> str:
-    """A line for people: ``oncegate 0.1.0, commit 5f0c..., compiled``."""
+    """A line for people: ``oncegate 0.1.0, commit 5f0c..., compiled, CPython 3.11.7``."""
     from oncegate import __version__
 
-    return f"oncegate {__version__}, commit {_commit()}, {'compiled' if _is_compiled() else 'from source'}"
+    return f"oncegate {__version__}, commit {_commit()}, {_build()}, {_interpreter()}"
+
+
+def running() -> str:
+    """The same for a process that starts, which runs no git: of a checkout it names no commit."""
+    from oncegate import __version__
+
+    built_of = _built_of()
+    where_from = f"commit {built_of}" if built_of else "a checkout"
+    return f"oncegate {__version__}, {where_from}, {_build()}, {_interpreter()}"
 
 
 def build() -> str:
     """The build in short, for what many processes report: ``5f0c..., compiled``. Of a checkout it names no commit."""
-    return f"{_built_of() or 'a checkout'}, {'compiled' if _is_compiled() else 'from source'}"
+    return f"{_built_of() or 'a checkout'}, {_build()}"
 
 
 def commit_of(checkout: Path) -> str:
@@ -64,7 +74,11 @@ def _package() -> Path:
     return Path(oncegate.__file__).parent
 
 
-def _is_compiled() -> bool:
-    """Whether a module that requests go through is compiled: all are, or none."""
+def _build() -> str:
+    """One module that requests go through stands for them: all are compiled, or none."""
     found = find_spec("oncegate.cache.codec")
-    return found is not None and not str(found.origin).endswith(".py")
+    return "compiled" if found is not None and not str(found.origin).endswith(".py") else "from source"
+
+
+def _interpreter() -> str:
+    return f"{platform.python_implementation()} {platform.python_version()}"

@@ -16,6 +16,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING
 
+from oncegate.app import version
 from oncegate.app.commands.executor import Executor
 from oncegate.app.commands.handler import Handler, HandlerError, find_handler
 from oncegate.app.commands.processing import Processing
@@ -239,6 +240,7 @@ async def _work(
             at_end.callback(pages.close)
             await pages.start()
         await _check(cache, settings)
+        log.info("%s", version.running())
         log.info(
             "worker %s reads stream %s as %s (its group, too) in namespace %s, cache %s",
             *(name, worker_settings.stream, worker_settings.consumer_name, settings.namespace, redact(settings.cache)),

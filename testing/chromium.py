@@ -31,6 +31,15 @@ FLAGS = [
 ]
 
 
+def went_wrong(event: dict[str, Any]) -> bool:
+    """Whether an event says that a page did something wrong: a script's error, or what the browser warns of.
+
+    Its mere notes don't count: it writes one where a person clicks into a field before the page's own focus is set, say.
+    """
+    noted = event["method"] == "Log.entryAdded" and event["params"]["entry"]["level"] in ("warning", "error")
+    return noted or event["method"] == "Runtime.exceptionThrown"
+
+
 class Browser:
     """The browser ``program``. A context manager: started on entry, ended with all that it has on exit.
 
@@ -102,8 +111,7 @@ class Chromium(Browser):
     @property
     def complaints(self) -> list[str]:
         """The errors that the page has caused so far: of scripts, of the policy, of what could not be loaded."""
-        kinds = ("Runtime.exceptionThrown", "Log.entryAdded")
-        return [json.dumps(each["params"]) for each in self.events if each["method"] in kinds]
+        return [json.dumps(each["params"]) for each in self.events if went_wrong(each)]
 
     def command(self, method: str, **parameters: Any) -> dict[str, Any]:
         """The result of a command about the page."""

@@ -82,6 +82,7 @@ def normal(transcript: str) -> str:
     transcript = re.sub(r"\bon [\w.-]+/\d+-[0-9a-f]{6}\b", "on (a worker)", transcript)
     transcript = re.sub(r"(?m) +$", "", re.sub(r" {2,}", "  ", transcript))  # columns are as wide as what they hold
     transcript = re.sub(r", commit [^,]+,", ", commit (a commit),", transcript)
+    transcript = re.sub(r", CPython [\d.]+$", ", CPython (a version)", transcript, flags=re.M)
     transcript = re.sub(r"\bttl=\d+", "ttl=(seconds)", transcript)
     transcript = re.sub(r"(?m)^(oncegate\.audit: .*) by [^ @]+@[^ :]+", r"\1 by (user@host)", transcript)
     transcript = re.sub(r"\b\d{13}-\d+\b", "(a position)", transcript)

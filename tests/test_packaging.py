@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import subprocess
 import sys
 import tomllib
@@ -79,7 +80,10 @@ def test_the_wheel_holds_what_the_tree_holds(wheel: zipfile.ZipFile) -> None:
 
 def test_the_wheel_says_what_it_is_of(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
     wheel.extractall(tmp_path)
-    assert version_of(tmp_path) == f"oncegate {__version__}, commit {NAMED}, from source\n"
+    assert (
+        version_of(tmp_path)
+        == f"oncegate {__version__}, commit {NAMED}, from source, CPython {platform.python_version()}\n"
+    )
 
 
 def version_of(site: Path) -> str:

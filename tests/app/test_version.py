@@ -1,5 +1,6 @@
 """`oncegate --version` names the commit: of a checkout what git says, and nothing of a repository that is another's."""
 
+import platform
 import subprocess
 from pathlib import Path
 
@@ -7,8 +8,8 @@ import pytest
 
 from oncegate import __version__
 from oncegate.app.settings.loading.sources import load
-from oncegate.app.version import UNKNOWN, commit_of
-from testing.command_line import run
+from oncegate.app.version import UNKNOWN, commit_of, running
+from testing.command_line import invoke, run
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -58,7 +59,14 @@ def test_a_repository_without_a_commit_has_none(tmp_path: Path) -> None:
 
 @pytest.mark.interpreted  # the compiled build has its own commit and word
 def test_the_command_line_says_it() -> None:
-    assert run("--version").stdout == f"oncegate {__version__}, commit {commit_of(ROOT)}, from source\n"
+    interpreter = f"CPython {platform.python_version()}"
+    assert run("--version").stdout == f"oncegate {__version__}, commit {commit_of(ROOT)}, from source, {interpreter}\n"
+
+
+def test_check_begins_with_the_build_and_the_interpreter() -> None:
+    first, *_ = invoke("check", "--upstream", "http://127.0.0.1:1").stdout.splitlines()
+    assert first.split(maxsplit=2) == ["ok", "build", running()]
+    assert running().endswith(f", CPython {platform.python_version()}")
 
 
 def test_what_a_build_is_made_by_may_be_set_where_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:

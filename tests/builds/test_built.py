@@ -15,7 +15,7 @@ pytestmark = pytest.mark.compiled
 
 def test_its_version_names_commit_and_build() -> None:
     line = invoke("--version").stdout
-    assert re.fullmatch(r"oncegate \S+, commit ([0-9a-f]{40}( and changes)?|unknown), compiled\n", line)
+    assert re.fullmatch(r"oncegate \S+, commit ([0-9a-f]{40}( and changes)?|unknown), compiled, CPython [\d.]+\n", line)
 
 
 def test_its_bill_of_materials_names_what_is_linked_into_it() -> None:

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from testing.chromium import Browser
+from testing.chromium import Browser, went_wrong
 
 KEYS = {"Tab": 9, "Enter": 13, " ": 32}
 
@@ -39,8 +39,11 @@ class Tab:
         self.loaded(seen)
 
     def loaded(self, seen: int) -> None:
-        """Returns once a page was loaded, since so many events."""
-        while not self._since(seen, "Page.loadEventFired"):
+        """Returns once a page that was come to since so many events is loaded.
+
+        The load of the page before it doesn't count: a condition may be seen in a page that isn't loaded yet, and be acted on.
+        """
+        while not self._loaded_since(seen):
             self._chrome.next()
 
     def run(self, expression: str) -> Any:
@@ -117,7 +120,7 @@ class Tab:
                 found.append("a dialog")
             elif event["method"] == "Runtime.exceptionThrown":
                 found.append(str(event["params"]["exceptionDetails"].get("text")))
-            elif event["method"] == "Log.entryAdded" and event["params"]["entry"]["source"] != "network":
+            elif went_wrong(event) and event["params"]["entry"]["source"] != "network":
                 found.append(event["params"]["entry"]["text"])
         return found
 
@@ -130,9 +133,12 @@ class Tab:
     def _allow_scripts(self, allowed: bool) -> None:
         self._call("Emulation.setScriptExecutionDisabled", value=not allowed)
 
-    def _since(self, seen: int, method: str) -> bool:
-        later = self._chrome.events[seen:]
-        return any(each["method"] == method and each.get("sessionId") == self._session for each in later)
+    def _loaded_since(self, seen: int) -> bool:
+        later = [each["method"] for each in self._chrome.events[seen:] if each.get("sessionId") == self._session]
+        # The first page is the one that was asked for: one that goes on by itself may have been left again.
+        if "Page.frameNavigated" not in later:
+            return False
+        return "Page.loadEventFired" in later[later.index("Page.frameNavigated") :]
 
     def _call(self, method: str, **params: Any) -> dict[str, Any]:
         return self._chrome.call(method, self._session, **params)

@@ -1,9 +1,11 @@
 """What gateways log at debug level: much, and no secret. Each gateway of these tests is held to it when it has ended."""
 
+import re
 from pathlib import Path
 
 import pytest
 
+from oncegate.app.version import running
 from testing.caller import Caller, fresh_key
 from testing.gateway import Gateway
 from testing.waiting import until
@@ -19,6 +21,12 @@ async def test_a_gateway_logs_json_lines_that_name_records(gateway: Gateway, cal
     await caller.post(gateway, key)
     record = (await caller.post(gateway, key, body=b"another")).json()["record"]
     await until(names_the_record, "the log names the record")
+
+
+def test_the_first_line_says_which_build_runs_and_by_which_interpreter(gateway: Gateway) -> None:
+    first = events(gateway.text())[0]["message"]
+    assert re.fullmatch(r"oncegate \S+, .+, (compiled|from source), CPython [\d.]+", first)
+    assert first == running()
 
 
 @pytest.mark.parametrize("forbidden", [*NEVER_LOGGED, "no JSON"])

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from oncegate.app import version
 from oncegate.app.settings.worker import WorkerSettings
 from testing.command_line import invoke, run, running
 from testing.waiting import wait_until
@@ -67,6 +68,7 @@ def test_settings_come_from_the_command_line_over_the_environment_over_the_file(
     )
     arguments = ["worker", "--config", str(shop.folder / "gate.toml"), "--handler", "handlers_here:book"]
     with running(*arguments, ONCEGATE_WORKER__STREAM="commands", PYTHONPATH=str(shop.folder)) as worker:
+        worker.wait_for(version.running())
         worker.wait_for("reads stream commands as c")
         shop.submit("k")
         shop.becomes("k", "succeeded", "c")

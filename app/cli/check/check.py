@@ -53,8 +53,8 @@ def check(
 ) -> None:
     """Look at the configuration, the cache, the upstream and the keys of tokens, each with a severity and what to do about it.
 
-    It writes one record to the cache and removes it again, and changes nothing else; the upstream gets one HEAD request, and is
-    watched for as long as an idle connection is kept.
+    The first line names the build and the interpreter. One record is written to the cache and removed again, and nothing else
+    changes; the upstream gets one HEAD request, and is watched for as long as an idle connection is kept.
     With --openapi it names routes that match no path of the upstream, with the path that is probably meant.
     With --database it looks at that instead, for an outbox and for inboxes with an order: their tables, what the role may,
     transactions that are open for long, rows and aggregates that wait.
@@ -67,6 +67,7 @@ def check(
     from oncegate.app.cli.check.comparison import compared_with_gateway, compared_with_settings
     from oncegate.app.cli.check.findings import Finding, Severity, examine
     from oncegate.app.settings.loading.sources import ConfigurationError, gateway_admin_token, load
+    from oncegate.app.version import running
 
     if database is not None:
         with one_line():
@@ -88,7 +89,8 @@ def check(
             _show([Finding("configuration", Severity.FAILED, str(error))], as_json=as_json)
             sys.exit(2)
         if against is None:
-            found = [*_routes(settings, spec, prefix), *run_quietly(examine(settings))]
+            build = Finding("build", Severity.GOOD, running())
+            found = [build, *_routes(settings, spec, prefix), *run_quietly(examine(settings))]
         elif "://" not in against:
             found = compared_with_settings(other, settings)
         else:

@@ -162,7 +162,7 @@ async def test_exit_codes_and_json(redis_url: str) -> None:
         done = await asyncio.to_thread(invoke, *arguments, "--json", **quick)
         assert done.returncode == 0, done.stderr
         findings = json.loads(done.stdout)["findings"]
-        assert {each["area"] for each in findings} == {"configuration", "cache", "upstream"}
+        assert {each["area"] for each in findings} == {"build", "configuration", "cache", "upstream"}
         assert (await asyncio.to_thread(invoke, *arguments, "--strict", **quick)).returncode == 1
     done = await asyncio.to_thread(invoke, "check", "--upstream", f"http://127.0.0.1:{free_port()}")
     assert done.returncode == 1
