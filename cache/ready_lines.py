@@ -5,62 +5,80 @@ framing is the body's length. Then the head begins with the status, which means 
 """
 # Compiled: docs/decisions/0012-compiled.md
 
-from typing import Final
+from typing import Any, Final
+
+import orjson
 
 from oncegate.cache.fields import HOP_BY_HOP
-from oncegate.cache.record import Record, StoredResponse
+from oncegate.cache.record import ReadyResponse, StoredResponse
 
 READY: Final = b'{"s":'
 """Begins a head whose lines are ready to be sent."""
-_PLAIN: Final = bytes([each for each in range(0x20, 0x7F) if each not in b'"\\'])
-"""The characters that JSON has as they are, within ASCII."""
+_dumps: Final = orjson.dumps  # a module's own name takes no look into a dict, compiled
+_STATUSES: Final = {b"%d" % status: status for status in range(100, 1000)}
+"""Found in half the time that a number in bytes takes."""
+_TEXTS: Final = b',"h":[["'
+"""Stands between the status and the texts,"""
+_BEHIND: Final = b'"]],"t":'
+"""and this behind them."""
+_STATUS_AT: Final = len(READY)
+_STATUS_ENDS: Final = _STATUS_AT + 3
+_TEXTS_AT: Final = _STATUS_ENDS + len(_TEXTS)
+_named: Final = tuple.__new__
+"""Makes a named tuple in half the time of its own constructor."""
 # Numbers: given bytes, ``in`` first tries them as a number, and the error that this raises costs more than the search.
 _BACKSLASH: Final = ord("\\")
 _QUOTE: Final = ord('"')
+_DEL: Final = 0x7F
 _LF: Final = 10
 _CR: Final = 13
 _NUL: Final = 0
-_named: Final = tuple.__new__
-"""Makes a named tuple in half the time of its own constructor."""
 
 
-def ready_texts(headers: tuple[tuple[bytes, bytes], ...], body: bytes) -> bytes:
-    """The texts of header lines that can be sent in front of ``body`` as they lie, as JSON has them; else empty.
+def ready_texts(headers: tuple[tuple[bytes, bytes], ...], size: bytes) -> bytes:
+    """The texts of header lines that can be sent as they lie in front of a body of ``size``, as JSON has them; else empty.
 
     All that such lines say of a connection and its framing is the body's length, and no text of them needs an escape.
     """
-    lengths = 0
-    for name, value in headers:
+    given: Any = headers
+    line: tuple[bytes, ...]  # compiled, one of two parts would be taken apart, and made anew to be joined
+    lengths, lines = 0, []
+    for line in given:
+        name = line[0]
         if name == b"content-length":
             lengths += 1
-            if value != b"%d" % len(body):
+            if line[1] != size:
                 return b""
         elif name in HOP_BY_HOP:
             return b""
+        lines.append(b'","'.join(line))
     if lengths != 1:
         return b""
-    texts = b'"],["'.join([b'","'.join((name, value)) for name, value in headers])
-    return texts if texts.translate(None, _PLAIN) == b'"' * (4 * len(headers) - 2) else b""
+    texts = b'"],["'.join(lines)
+    # Each escape makes a text longer, and so does each character beyond ASCII. The quotes that stand between texts have one, too.
+    escaped = len(_dumps(texts.decode("latin-1"))) - len(texts)
+    return texts if escaped == 4 * len(lines) and _DEL not in texts else b""
 
 
-def ready_response(record: Record, packed: bytes, body: bytes, as_sent: bool) -> StoredResponse | None:
-    """The response of a head whose lines are ready to be sent; those come as the ``lines`` of its ``record`` if ``as_sent``.
+def ready_response(packed: bytes, body: bytes, as_sent: bool) -> ReadyResponse | StoredResponse | None:
+    """The response of a head that begins with `READY`; as it is sent, if that is what is wanted and its lines are ready.
 
     ``None``: another one has written it, with escapes, so that it takes a parser of JSON.
     """
-    status, _, rest = packed.partition(b',"h":[["')
-    texts, _, rest = rest.partition(b'"]],"t":')
+    status = _STATUSES.get(packed[_STATUS_AT:_STATUS_ENDS])
+    at = packed.rfind(_BEHIND)
+    if status is None or at < 0 or packed[_STATUS_ENDS:_TEXTS_AT] != _TEXTS:
+        return None
+    texts, ended = packed[_TEXTS_AT:at], packed[at + len(_BEHIND) :]
     if _BACKSLASH in texts or not texts.isascii():
         return None
-    headers: tuple[tuple[bytes, bytes], ...] = ()
     if as_sent:
-        record.lines = _as_sent(texts)
-    if not record.lines:
-        parts = texts.split(b'"')
-        headers = tuple([(parts[at], parts[at + 2]) for at in range(0, len(parts), 4)])
-    # Of a string: a number in bytes takes twice as long.
-    code, completed_at_ms = int(status[len(READY) :].decode()), int(rest[: rest.index(b",")].decode())
-    return _named(StoredResponse, (code, headers, body, completed_at_ms))
+        lines = _as_sent(texts)
+        if lines:
+            return ReadyResponse(status, lines, body, ended)
+    parts = texts.split(b'"')
+    headers = tuple([(parts[at], parts[at + 2]) for at in range(0, len(parts), 4)])
+    return _named(StoredResponse, (status, headers, body, int(ended[: ended.index(b",")])))
 
 
 def _as_sent(texts: bytes) -> bytes:

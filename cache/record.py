@@ -58,6 +58,27 @@ def stored_response(
     return _new(StoredResponse, (status, headers, body, completed_at_ms))
 
 
+class ReadyResponse:
+    """A kept answer whose header lines are there as HTTP/1.1 sends them, each behind a CRLF.
+
+    ``ended`` begins with the digits of `StoredResponse.completed_at_ms`, which few need as a number.
+    """
+
+    __slots__ = ("body", "ended", "lines", "status")
+
+    def __init__(self, status: int, lines: bytes, body: bytes, ended: bytes) -> None:
+        self.status = status
+        self.lines = lines
+        self.body = body
+        self.ended = ended
+
+    def stored(self) -> StoredResponse:
+        """The same with its headers one by one."""
+        digits = self.ended.partition(b",")[0]
+        completed_at_ms = int(digits) if digits.isdigit() else -1
+        return stored_response(self.status, tuple(fields_of(self.lines)), self.body, completed_at_ms)
+
+
 MAX_SEQUENCE: Final = 2**63 - 1
 """The highest number of a command among those about its aggregate: databases have a column for it."""
 _NOTHING: Final[frozenset[State]] = frozenset()
@@ -93,8 +114,7 @@ class Record:
     ``submission`` marks the record of a command that is handed over to be processed later: its success says that the command
     was accepted, never that it was processed. ``former`` is there in flight, where the attempt has taken over a lapsed one.
 
-    ``lines`` are the headers of the response as HTTP/1.1 sends them, each behind a CRLF, where a claim asks for them so: the
-    ``response`` has none then (`whole_response`).
+    ``ready`` is there in place of the ``response`` where a claim asks for it so, and its lines are ready to be sent.
     """
 
     state: State
@@ -109,7 +129,7 @@ class Record:
     trace: Trace = field(default=NO_TRACE, compare=False)
     submission: bool = False
     former: Former | None = None
-    lines: bytes = b""
+    ready: ReadyResponse | None = None
 
     def __init__(
         self,
@@ -125,7 +145,7 @@ class Record:
         trace: Trace = NO_TRACE,
         submission: bool = False,
         former: Former | None = None,
-        lines: bytes = b"",
+        ready: ReadyResponse | None = None,
     ) -> None:
         if len(token) != TOKEN_BYTES or len(fingerprint) != FINGERPRINT_BYTES or attempt < 1:
             raise ValueError("a record needs a 16-byte token, a 16-byte fingerprint and an attempt number from 1 up")
@@ -141,14 +161,15 @@ class Record:
         self.trace = trace
         self.submission = submission
         self.former = former
-        self.lines = lines
+        self.ready = ready
 
     def whole_response(self) -> StoredResponse | None:
-        """The response with its headers, also where they are there as ``lines``."""
-        response = self.response
-        if response is None or not self.lines:
-            return response
-        return stored_response(response.status, tuple(fields_of(self.lines)), response.body, response.completed_at_ms)
+        """The response with its headers, also where it is there as the ``ready`` one."""
+        return self.response if self.ready is None else self.ready.stored()
+
+    def own(self) -> tuple[bool]:
+        """The parts of `RECORD_MEMBERS`, in their order."""
+        return (self.submission,)
 
     def given_back(self) -> "Record":
         """The record that a release of this attempt writes, to be kept for ``found_ms``: what the attempt has found.
@@ -184,7 +205,7 @@ class ClaimRequest:
     ``token`` is 16 random bytes, fresh for each claim. The attempt is in flight for ``lease_ms``; then it reads ``UNKNOWN`` for
     ``retention_ms`` more. ``takeover`` are the states that the claim may take over, where the fingerprint is the same.
     ``trace`` and ``submission`` are the record's (see `Record`), for as long as it is this attempt's. To a claim that has a span
-    the record that it finds comes with its trace, too. ``as_sent``: that record's response may come as `Record.lines`.
+    the record that it finds comes with its trace, too. ``as_sent``: that record's response may come as `Record.ready`.
     """
 
     token: bytes
@@ -215,6 +236,10 @@ class ClaimRequest:
         self.trace = trace
         self.submission = submission
         self.as_sent = as_sent
+
+    def own(self) -> tuple[bool]:
+        """As `Record.own`."""
+        return (self.submission,)
 
     def first_attempt(self) -> Record:
         """The record in flight that the claim makes of a free key."""

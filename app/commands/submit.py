@@ -18,6 +18,7 @@ from typing import Any
 
 import orjson
 
+from oncegate.cache.callbacks import set_reply, start
 from oncegate.cache.encryption import OFF_LOOP_BYTES, Encryption, off_loop
 from oncegate.cache.errors import CacheRefused, OncegateError
 from oncegate.cache.redis.client import RedisClient
@@ -25,7 +26,6 @@ from oncegate.cache.redis.streams.append import Appended, Numbering, start_appen
 from oncegate.cache.redis.streams.encrypted import encrypted
 from oncegate.cache.redis.streams.memory import MemorySamples
 from oncegate.cache.redis.streams.stream import Command, numbers_key, stream_key
-from oncegate.cache.store import set_reply, start
 from oncegate.middleware.http.asgi import (
     SCOPE_EXTENSION,
     SUBMISSION_EXTENSION,

@@ -13,21 +13,12 @@ from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from oncegate.cache import transitions
+from oncegate.cache.callbacks import Adopt, CallbackCache, CallbackCalls, Then
 from oncegate.cache.codec import body_begins, decode, encode
 from oncegate.cache.errors import CacheError, CacheFull
 from oncegate.cache.memory.expiry import PARTS, ExpiringBytes, cost
 from oncegate.cache.record import Claim, ClaimRequest, Record
-from oncegate.cache.store import (
-    MOST_PROCESSES,
-    Adopt,
-    CallbackCache,
-    CallbackCalls,
-    Described,
-    KeptProcess,
-    Page,
-    Then,
-    audit_key,
-)
+from oncegate.cache.store import MOST_PROCESSES, Described, KeptProcess, Page, audit_key
 from oncegate.cache.transitions import REMOVED, UNCHANGED, Move, Resolution, ResolveRequest
 
 DEFAULT_LIMIT_BYTES = 268435456

@@ -3,15 +3,16 @@
 
 import asyncio
 import time
-from functools import lru_cache
-from typing import Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from hiredis import ReplyError
 
-from oncegate.cache.codec import STATE_CODES, decode, encode, encode_claim
+from oncegate.cache.callbacks import Adopt, Then, start
+from oncegate.cache.codec import decode, encode, encode_claim
 from oncegate.cache.encryption import OFF_LOOP_BYTES, Encryption
 from oncegate.cache.errors import CacheError, CacheUnavailable, RecordUnreadable
-from oncegate.cache.record import Claim, ClaimRequest, Record, State
+from oncegate.cache.layout import STATE_CODES, keep
+from oncegate.cache.record import Claim, ClaimRequest, Record, State, body_bytes
 from oncegate.cache.redis.connection import faults
 from oncegate.cache.redis.connection.pipe import OVERDUE, PendingReply, Reply
 from oncegate.cache.redis.connection.send import LARGE_BYTES, persist
@@ -22,10 +23,15 @@ from oncegate.cache.redis.scripts import (
     CLAIM,
     CLAIM_PAST_MAXMEMORY,
     COMPLETE,
+    SIZED,
+    SIZES,
     pack_parts,
 )
-from oncegate.cache.store import Adopt, Then, start
+from oncegate.cache.store import KeepsSubmissions
 from oncegate.cache.transitions import check_duration, check_outcome, check_takeover
+
+if TYPE_CHECKING:
+    from oncegate.cache.redis.client import RedisClient
 
 Result = TypeVar("Result")
 
@@ -54,7 +60,7 @@ class CallbackCall(PendingReply, Generic[Result]):
             return False
         self.session = session
         try:
-            pipeline.put(packed, routes.loop.time() + timeout, self)
+            pipeline.put(packed, pipeline.time() + timeout, self)
         except CacheUnavailable:
             return False
         return True
@@ -72,9 +78,10 @@ class CallbackCall(PendingReply, Generic[Result]):
     def answered(self, reply: Reply) -> None:
         """See `PendingReply`."""
         then, self._then = self._then, None
+        kind = type(reply)
         if then is None:
             self.came_late(reply)
-        elif isinstance(reply, ReplyError):
+        elif kind is not int and kind is not list and isinstance(reply, ReplyError):  # which takes ten times as long
             start(self.routes.loop, self._sent_again(reply), then)
         else:
             answer: Result | Exception
@@ -123,10 +130,10 @@ class ClaimCall(CallbackCall[Claim]):
     ) -> None:
         self.routes = routes
         self.key = key.encode()
-        self._remaining_ms, last = _claim_terms(request.lease_ms, request.retention_ms, request.takeover)
+        terms = request.lease_ms, request.retention_ms, request.takeover
+        self._remaining_ms, last = _terms_of_claims.get(terms) or _claim_terms(terms)
         script = CLAIM_PAST_MAXMEMORY if past_maxmemory else CLAIM
-        name, record = self.key, encode_claim(request)
-        self.packed = b"%b$%d\r\n%b\r\n$%d\r\n%b\r\n%b" % (script.begin, len(name), name, len(record), record, last)
+        self.packed = _packed(script.begin, self.key, encode_claim(request), last)
         self._then = then
         self._encryption = encryption
         self._request = request
@@ -186,11 +193,25 @@ class EncryptedClaimCall(ClaimCall):
             start(self.routes.loop, asyncio.to_thread(self.read, reply), then)
 
 
-@lru_cache(maxsize=256)
-def _claim_terms(lease_ms: int, retention_ms: int, takeover: frozenset[State]) -> tuple[int, bytes]:
+_terms_of_claims: Final[dict[Any, tuple[int, bytes]]] = {}
+_terms_of_outcomes: Final[dict[Any, bytes]] = {}
+
+
+def _packed(begin: bytes, key: bytes, record: bytes, last: bytes) -> bytes:
+    """A command of a ``key`` and a ``record``: all else of it is laid ready."""
+    of_key, of_record = len(key), len(record)
+    key_size = SIZES[of_key] if of_key < SIZED else b"$%d\r\n" % of_key
+    record_size = SIZES[of_record] if of_record < SIZED else b"$%d\r\n" % of_record
+    return b"".join((begin, key_size, key, b"\r\n", record_size, record, b"\r\n", last))
+
+
+def _claim_terms(terms: tuple[int, int, frozenset[State]]) -> tuple[int, bytes]:
     """The constant parts of a route's claims: how long they live (ms), and the end of their command."""
+    lease_ms, retention_ms, takeover = terms
     remaining_ms = check_duration("lease_ms", lease_ms) + check_duration("retention_ms", retention_ms, 0)
-    return remaining_ms, pack_parts(b"%d" % remaining_ms, takeover_codes(takeover))
+    found = remaining_ms, pack_parts(b"%d" % remaining_ms, takeover_codes(takeover))
+    keep(_terms_of_claims, terms, found)
+    return found
 
 
 def takeover_codes(takeover: frozenset[State]) -> bytes:
@@ -219,21 +240,68 @@ class OutcomeCall(CallbackCall[bool]):
     ) -> None:
         self.routes = routes
         self.key = key.encode()
-        last = _outcome_terms(outcome.state, ttl_ms)
-        name, record = self.key, encode(outcome, encryption, self.key)
-        # As a claim's: in one step, and without a call, since each request packs both.
-        self.packed = b"%b$%d\r\n%b\r\n$%d\r\n%b\r\n%b" % (COMPLETE.begin, len(name), name, len(record), record, last)
+        terms = outcome.state, ttl_ms
+        last = _terms_of_outcomes.get(terms) or _outcome_terms(terms)
+        self.packed = _packed(COMPLETE.begin, self.key, encode(outcome, encryption, self.key), last)
         self._then = then
 
     def read(self, reply: Reply) -> bool:
         """Whether it is recorded. Raises the error that an error reply stands for."""
+        if type(reply) is int:
+            return reply == 1
         if isinstance(reply, ReplyError):
             raise faults.of_reply(reply)
-        return bool(reply == 1)
+        return False
 
 
-@lru_cache(maxsize=256)
-def _outcome_terms(state: State, ttl_ms: int) -> bytes:
+def _outcome_terms(terms: tuple[State, int]) -> bytes:
     """The constant part of a route's outcomes: the end of their command."""
+    state, ttl_ms = terms
     check_outcome(state)
-    return pack_parts(b"%d" % check_duration("ttl_ms", ttl_ms))
+    found = pack_parts(b"%d" % check_duration("ttl_ms", ttl_ms))
+    keep(_terms_of_outcomes, terms, found)
+    return found
+
+
+class RedisCalls:
+    """The calls of a ``cache`` by callback, over those of its connections that are open: else each takes a task."""
+
+    __slots__ = ("_cache", "_client", "_encryption", "_routes")
+
+    def __init__(self, cache: KeepsSubmissions, client: "RedisClient", encryption: Encryption | None) -> None:
+        self._cache = cache
+        self._client = client
+        self._routes = client.routes
+        self._encryption = encryption
+
+    def start_claim(
+        self,
+        key: str,
+        request: ClaimRequest,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        adopt: Adopt | None,
+        then: Then[Claim],
+    ) -> asyncio.Task[None] | None:
+        """See `CallbackCalls`."""
+        cache, encryption, routes = self._cache, self._encryption, self._routes.get(loop)
+        if routes is not None:
+            past_maxmemory = cache.past_maxmemory
+            if encryption is None:
+                call = ClaimCall(routes, key, request, adopt, then, None, past_maxmemory)
+            else:
+                call = EncryptedClaimCall(routes, key, request, adopt, then, encryption, past_maxmemory)
+            if call.send(self._client.timeout):
+                return None
+        return start(loop, cache.claim(key, request, adopt=adopt), then)
+
+    def start_complete(
+        self, key: str, outcome: Record, *, loop: asyncio.AbstractEventLoop, ttl_ms: int, then: Then[bool]
+    ) -> None:
+        """See `CallbackCalls`. It takes a task where much is to be encrypted, too."""
+        encryption, routes = self._encryption, self._routes.get(loop)
+        if routes is not None and (encryption is None or body_bytes(outcome) <= OFF_LOOP_BYTES):
+            call = OutcomeCall(routes, key, outcome, ttl_ms, then, encryption)
+            if call.send(self._client.timeout):
+                return
+        start(loop, self._cache.complete(key, outcome, ttl_ms=ttl_ms), then)

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from importlib import resources
 from typing import Final
 
-_SIZES: Final = tuple([b"$%d\r\n" % size for size in range(256)])
+SIZED: Final = 1024
+SIZES: Final = [b"$%d\r\n" % size for size in range(SIZED)]
 """The sizes that most parts have, as they stand before them."""
 
 
@@ -21,7 +22,7 @@ def pack_parts(*parts: bytes) -> bytes:
     packed: list[bytes] = []
     for part in parts:
         size = len(part)
-        packed += (_SIZES[size] if size < len(_SIZES) else b"$%d\r\n" % size, part, b"\r\n")
+        packed += (SIZES[size] if size < SIZED else b"$%d\r\n" % size, part, b"\r\n")
     return b"".join(packed)
 
 

@@ -12,11 +12,12 @@ from typing import ClassVar
 
 from hiredis import ReplyError
 
+from oncegate.cache.callbacks import CallbackCache, CallbackCalls
 from oncegate.cache.codec import decode, encode
-from oncegate.cache.encryption import OFF_LOOP_BYTES, Encryption, given_encryption, off_loop
+from oncegate.cache.encryption import Encryption, given_encryption, off_loop
 from oncegate.cache.errors import CacheUnavailable, RecordUnreadable
 from oncegate.cache.record import TOKEN_BYTES, Claim, ClaimRequest, Record, State, body_bytes
-from oncegate.cache.redis.calls import ClaimCall, EncryptedClaimCall, OutcomeCall, record_bytes
+from oncegate.cache.redis.calls import ClaimCall, EncryptedClaimCall, OutcomeCall, RedisCalls, record_bytes
 from oncegate.cache.redis.client import RedisClient
 from oncegate.cache.redis.connection import faults
 from oncegate.cache.redis.connection.pipe import Bounds, Reply
@@ -39,18 +40,13 @@ from oncegate.cache.redis.scripts import (
 from oncegate.cache.seconds import given_seconds
 from oncegate.cache.store import (
     MOST_PROCESSES,
-    Adopt,
-    CallbackCache,
-    CallbackCalls,
     Described,
     KeptProcess,
     Page,
-    Then,
     audit_key,
     peek_each,
     processes_key,
     readable,
-    start,
 )
 from oncegate.cache.transitions import Resolution, ResolveRequest, check_duration, check_resolution, resolved_record
 
@@ -293,49 +289,7 @@ class RedisCache(CallbackCache, by_callback=True):
         await self.client.close()
 
     def _callback_calls(self) -> CallbackCalls:
-        return _RedisCalls(self)
-
-
-class _RedisCalls:
-    """The calls of a `RedisCache` by callback, over the connections that are open: else each takes a task."""
-
-    __slots__ = ("_cache", "_claim_call", "_client", "_encryption")
-
-    def __init__(self, cache: RedisCache) -> None:
-        self._cache = cache
-        self._client = cache.client
-        self._encryption = cache.encryption
-        self._claim_call = cache._claim_call
-
-    def start_claim(
-        self,
-        key: str,
-        request: ClaimRequest,
-        *,
-        loop: asyncio.AbstractEventLoop,
-        adopt: Adopt | None,
-        then: Then[Claim],
-    ) -> asyncio.Task[None] | None:
-        """See `CallbackCalls`."""
-        client, cache = self._client, self._cache
-        routes = client.routes.get(loop)
-        if routes is not None:
-            call = self._claim_call(routes, key, request, adopt, then, self._encryption, cache.past_maxmemory)
-            if call.send(client.timeout):
-                return None
-        return start(loop, cache.claim(key, request, adopt=adopt), then)
-
-    def start_complete(
-        self, key: str, outcome: Record, *, loop: asyncio.AbstractEventLoop, ttl_ms: int, then: Then[bool]
-    ) -> None:
-        """See `CallbackCalls`. It takes a task where much is to be encrypted, too."""
-        client, encryption = self._client, self._encryption
-        routes = client.routes.get(loop)
-        if routes is not None and (encryption is None or body_bytes(outcome) <= OFF_LOOP_BYTES):
-            call = OutcomeCall(routes, key, outcome, ttl_ms, then, encryption)
-            if call.send(client.timeout):
-                return
-        start(loop, self._cache.complete(key, outcome, ttl_ms=ttl_ms), then)
+        return RedisCalls(self, self.client, self.encryption)
 
 
 def _is_text(key: bytes) -> bool:

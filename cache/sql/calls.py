@@ -9,9 +9,10 @@ once the database has made the swap.
 from collections.abc import Callable, Sequence
 from typing import Final, Generic, TypeVar
 
-from oncegate.cache.codec import VERSION, decode, encode
+from oncegate.cache.codec import decode, encode
 from oncegate.cache.encryption import OFF_LOOP_BYTES, Encryption
 from oncegate.cache.errors import CacheUnavailable
+from oncegate.cache.layout import VERSION
 from oncegate.cache.record import Claim, Record, State
 from oncegate.cache.sql.rows import Expected, Found, Read, Row, Step, Swap
 from oncegate.cache.transitions import UNCHANGED, Move

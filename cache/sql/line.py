@@ -16,12 +16,12 @@ from functools import partial
 from time import monotonic
 from typing import Any, Final, Generic, TypeVar
 
+from oncegate.cache.callbacks import start
 from oncegate.cache.errors import CacheUnavailable
 from oncegate.cache.record import Claim, ClaimRequest
 from oncegate.cache.sql.calls import CallDecision
 from oncegate.cache.sql.rows import AnswerLost, Found, Read, Reply, Rows, Step
 from oncegate.cache.sql.withdrawals import ClaimWithdrawals
-from oncegate.cache.store import start
 
 log = logging.getLogger("oncegate.cache")
 

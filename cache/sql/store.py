@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from oncegate.cache import transitions
+from oncegate.cache.callbacks import Adopt, CallbackCache, CallbackCalls, Then, start
 from oncegate.cache.codec import encode
 from oncegate.cache.encryption import OFF_LOOP_BYTES, Encryption, given_encryption, off_loop
 from oncegate.cache.errors import CacheError, RecordUnreadable
@@ -26,19 +27,7 @@ from oncegate.cache.sql.calls import (
 )
 from oncegate.cache.sql.line import Call, ClaimCall, Line
 from oncegate.cache.sql.rows import Rows
-from oncegate.cache.store import (
-    MOST_PROCESSES,
-    Adopt,
-    CallbackCache,
-    CallbackCalls,
-    Described,
-    KeptProcess,
-    Page,
-    Then,
-    audit_key,
-    processes_key,
-    start,
-)
+from oncegate.cache.store import MOST_PROCESSES, Described, KeptProcess, Page, audit_key, processes_key
 from oncegate.cache.transitions import Resolution, ResolveRequest
 
 Result = TypeVar("Result")

@@ -16,9 +16,10 @@ from time import monotonic
 from typing import Final
 
 from oncegate.cache.backoff import Backoff
+from oncegate.cache.callbacks import set_reply, start
 from oncegate.cache.errors import CacheFull, CacheUnavailable
 from oncegate.cache.record import Claim, Record, State
-from oncegate.cache.store import Cache, set_reply, start, timeout_of
+from oncegate.cache.store import Cache, timeout_of
 from oncegate.cache.transitions import submit_again
 from oncegate.middleware.admission.attempt import Attempt
 from oncegate.middleware.admission.gate import GateDecision, decide

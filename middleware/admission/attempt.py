@@ -13,10 +13,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from oncegate.cache.callbacks import Then, set_reply, start
 from oncegate.cache.record import Claim, ClaimRequest, Record, State, StoredResponse
-from oncegate.cache.store import Then, set_reply, start, timeout_of
+from oncegate.cache.store import timeout_of
 from oncegate.middleware.admission.lease import Lease
 from oncegate.middleware.admission.limits.slots import Slot
 from oncegate.middleware.admission.observe import WATCH_FAILED
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from oncegate.middleware.admission.in_flight import InFlight
 
 log = logging.getLogger("oncegate.attempt")
+_monotonic: Final = monotonic  # a module's own name takes no look into a dict, compiled
 
 
 class Attempt:
@@ -155,11 +157,11 @@ class Attempt:
                 shared.in_background(self._once_ended(then))
             return
         self._then = then
-        self.settled_at = now = monotonic()
+        self.settled_at = now = _monotonic()
         lease.end()
         seconds = now - lease.began
         if state is not None:
-            self.outcome = self.claim.outcome(state, max(self.number, 1), response, round(seconds * 1000), note)
+            self.outcome = self.claim.outcome(state, max(self.number, 1), response, int(seconds * 1000 + 0.5), note)
         if shared.is_watched:
             try:
                 shared.watch.attempt_settled(self.policy.route, state, seconds)

@@ -49,6 +49,6 @@ def decide(record: Record, fingerprint: bytes, *, warn_on_mismatch: bool, raise_
         return GateDecision.IN_FLIGHT
     if state is _UNKNOWN:  # where the policy is to try again, the claim has taken it over, and nobody comes here
         return GateDecision.REFUSE
-    if record.response is None or record.response.body is None:
+    if record.ready is None and (record.response is None or record.response.body is None):
         return GateDecision.DUPLICATE
     return GateDecision.DUPLICATE if raise_on_duplicate and state is _SUCCEEDED else _REPLAY

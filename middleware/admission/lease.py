@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable, MutableMapping
 from time import monotonic
-from typing import Any
+from typing import Any, Final
 
 from oncegate.cache.errors import CacheError
 from oncegate.middleware.admission.limits.deadlines import Deadlines
@@ -20,6 +20,7 @@ from oncegate.middleware.rules.keys.key import record_id
 from oncegate.middleware.rules.policy import Policy
 
 log = logging.getLogger("oncegate.attempt")
+_monotonic: Final = monotonic  # a module's own name takes no look into a dict, compiled
 
 
 class LeaseLost(NotProcessed):
@@ -101,7 +102,7 @@ class Lease:
     @property
     def is_certain(self) -> bool:
         """Whether it is ours for half its length from now, or there is no record: then `confirm` returns at once."""
-        return not self.number or monotonic() - self.held_since < self._policy.lease_ms / 2000
+        return not self.number or _monotonic() - self.held_since < self._policy.lease_ms / 2000
 
     async def confirm(self) -> None:
         """Return once it is certain to be ours for half its length; to be awaited before the first byte is sent.
@@ -123,7 +124,7 @@ class Lease:
     def start(self, loop: asyncio.AbstractEventLoop, lasts: Callable[[], None] | None) -> None:
         """The command is executed from now on. ``lasts`` is called after ``Policy.soon``, unless it has ended before."""
         self.loop = loop
-        self.began = monotonic()
+        self.began = _monotonic()
         if lasts is not None:
             self._limits = self._shared.limits.on(loop, self._policy.soon)
             self._limit = self._limits.set(lasts)

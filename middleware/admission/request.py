@@ -4,32 +4,38 @@
 import asyncio
 import os
 import socket
-from functools import lru_cache
 from time import monotonic, time
 from typing import Final
 
-from oncegate.cache.record import TOKEN_BYTES, Claim, ClaimRequest, Trace, takes_over
+from oncegate.cache.record import Claim, ClaimRequest, Trace, takes_over
 from oncegate.middleware.admission.attempt import Attempt
 from oncegate.middleware.admission.in_flight import InFlight
 from oncegate.middleware.admission.limits.slots import Slot
+from oncegate.middleware.admission.owner_tokens import TOKENS
 from oncegate.middleware.admission.tracing import AttemptTrace
 from oncegate.middleware.rules.policy import Policy
 
 _MOST_OF_HOST: Final = 32
+_monotonic: Final = monotonic  # a module's own name takes no look into a dict, compiled
+_time: Final = time
 
 
-@lru_cache(maxsize=64)
+_ids: Final[dict[str, str]] = {}
+"""What `gateway_id` has made."""
+
+
 def gateway_id(name: str = "") -> str:
     """This process's name in the records that it makes: ``name``, or else the host's, and the process id: ``host/pid``.
 
     Of a long host name its end, which is where orchestrators put what differs.
     """
-    return f"{(name or socket.gethostname())[-_MOST_OF_HOST:]}/{os.getpid()}"
+    _ids[name] = made = f"{(name or socket.gethostname())[-_MOST_OF_HOST:]}/{os.getpid()}"
+    return made
 
 
 # A forked worker is another gateway. Reading the process id for each claim would be a system call each.
 if hasattr(os, "register_at_fork"):  # Windows has none, and never forks
-    os.register_at_fork(after_in_child=gateway_id.cache_clear)
+    os.register_at_fork(after_in_child=_ids.clear)
 
 
 class Address:
@@ -131,7 +137,7 @@ class AdmissionRequest:
         self.whole = whole
         self.method = method
         self.policy = policy
-        self.until = monotonic() + wait if wait > 0 else 0.0
+        self.until = _monotonic() + wait if wait > 0 else 0.0
         self.raise_on_duplicate = raise_on_duplicate
         self.submission = submission
         self.rotation = rotation
@@ -147,16 +153,16 @@ class AdmissionRequest:
     def prepare(self, in_flight: InFlight) -> None:
         """Make the claim of the record under ``key``, under a token of its own, once there is a slot for it."""
         policy, claiming, trace = self.policy, self.claiming, self.trace
-        claiming.sent = monotonic()
+        claiming.sent = sent = _monotonic()
         claiming.claim = ClaimRequest(
-            os.urandom(TOKEN_BYTES),
+            TOKENS.take(sent),
             self.fingerprint,
             policy.lease_ms,
             policy.retention_ms,
             policy.takeover,
             Trace(
-                gateway_id(policy.process),
-                int(time() * 1000),
+                _ids.get(policy.process) or gateway_id(policy.process),
+                int(_time() * 1000),
                 None,
                 "",
                 self.method,

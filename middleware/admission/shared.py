@@ -7,17 +7,18 @@ from collections.abc import Awaitable, Callable, Coroutine
 from time import monotonic
 from typing import Any, Final, TypeVar
 
+from oncegate.cache.callbacks import callbacks
 from oncegate.cache.errors import CacheError
 from oncegate.cache.record import Claim
-from oncegate.cache.store import Cache, callbacks
+from oncegate.cache.store import Cache
 from oncegate.middleware.admission.limits.deadlines import LoopDeadlines
 from oncegate.middleware.admission.observe import NOBODY, WATCH_FAILED, Watch
 from oncegate.middleware.admission.tracing import AttemptTrace
 
 log = logging.getLogger("oncegate.attempt")
+_monotonic: Final = monotonic  # a module's own name takes no look into a dict, compiled
 
 Result = TypeVar("Result")
-_now: Final = monotonic  # what a module imports takes long to look up
 
 
 def notify(event: Callable[..., None], *what: object) -> None:
@@ -44,7 +45,7 @@ class Shared:
         """Notify ``watch``, and a ``trace``, of the cache's answer, perhaps an error, to what was sent at ``sent``: so many
         seconds ago.
         """
-        seconds = _now() - sent
+        seconds = _monotonic() - sent
         try:
             if trace is not None:
                 trace.cache_answered(operation, answer, sent)

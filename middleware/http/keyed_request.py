@@ -230,12 +230,15 @@ class KeyedRequest:
         if self.trace is not None and record.trace.span:
             self.trace.found(record.trace.span)
             extra = {"original_trace_id": trace_id_of(record.trace.span)}
-        if decision is _REPLAY and record.response is not None:
+        if decision is _REPLAY:
             self._accepted = record.submission and record.state is State.SUCCEEDED
-            answer = responses.replay(
-                record.response, verdict.remaining_ms, policy=self.policy, key_line=self._key_line, lines=record.lines
-            )
-            return self._answer(answer, _REPLAYED, record.attempt, mismatch=verdict.mismatch)
+            policy, line, ready, left_ms = self.policy, self._key_line, record.ready, verdict.remaining_ms
+            if ready is not None:
+                answer = responses.replay_as_sent(ready, left_ms, policy, line)
+                return self._answer(answer, _REPLAYED, record.attempt, mismatch=verdict.mismatch)
+            if record.response is not None:
+                answer = responses.replay(record.response, left_ms, policy=policy, key_line=line)
+                return self._answer(answer, _REPLAYED, record.attempt, mismatch=verdict.mismatch)
         if decision is GateDecision.DUPLICATE:
             extra = (extra or {}) | {"original_result": original_result(record.whole_response())}
         return self.problem(decision.value, attempt=record.attempt, extra=extra, mismatch=verdict.mismatch)

@@ -84,7 +84,7 @@ KEPT_ELSEWHERE = {"state", "token", "fingerprint", "attempt", "response", "lapse
     *("found", "found_ms", "retention_ms", "former")
 }
 """Of a record, what has a place of its own in its bytes."""
-WITHOUT_BYTES = {"lines", "as_sent"}
+WITHOUT_BYTES = {"ready", "as_sent"}
 """How a claim wants the response, and has it."""
 
 
@@ -279,11 +279,12 @@ def test_any_response_reads_as_it_was_written(
     record = Record(state, TOKEN, PRINT, 7, response, trace=trace, submission=submission)
     assert decode(encode(record), 1) == record == decode(encode(record), 1, traced=True)
     sent = decode(encode(record), 1, as_sent=True)
-    if not sent.lines:
+    if sent.ready is None:
         assert sent == record
         return
-    assert sent.lines == b"".join(b"\r\n%b: %b" % line for line in lines)
-    assert replace(sent, response=response, lines=b"") == record
+    assert sent.ready.lines == b"".join(b"\r\n%b: %b" % line for line in lines)
+    assert (sent.response, sent.ready.body) == (None, body)
+    assert replace(sent, response=response, ready=None) == record
     assert sent.whole_response() == response or any(b": " in name for name, _ in lines)
 
 
@@ -298,8 +299,9 @@ def test_lines_that_are_ready_to_be_sent_stand_behind_the_status() -> None:
     assert encode(done) == data
     assert decode(data, 1) == done
     sent = decode(data, 1, as_sent=True)
-    assert sent.lines == b"\r\nserver: a\r\nlink: </1>\r\nlink: \r\nx: , a\r\ncontent-length: 5"
-    assert sent.response == DONE._replace(headers=())
+    assert sent.ready is not None
+    assert sent.ready.lines == b"\r\nserver: a\r\nlink: </1>\r\nlink: \r\nx: , a\r\ncontent-length: 5"
+    assert (sent.response, sent.ready.status, sent.ready.body) == (None, DONE.status, DONE.body)
     assert sent.whole_response() == done.response
 
 
@@ -334,7 +336,7 @@ def test_a_number_that_cannot_be_read_again_is_not_written(number: dict[str, Any
 def test_what_would_end_a_line_is_in_none(octet: str) -> None:
     """Whoever has written it."""
     data = sealed(f'{{"s":201,"h":[["x","1{octet}y: 2"]],"t":1')
-    assert decode(data, 1, as_sent=True).lines == b""
+    assert decode(data, 1, as_sent=True).ready is None
     assert decode(data, 1, as_sent=True) == decode(data, 1)
 
 
@@ -344,7 +346,8 @@ def test_a_text_like_what_stands_between_two_is_taken_for_none(text: bytes) -> N
     done = Record(State.SUCCEEDED, TOKEN, PRINT, 1, DONE._replace(headers=headers))
     assert b'{"s":' in encode(done)
     sent = decode(encode(done), 1, as_sent=True)
-    assert sent.lines == (b"" if text == b"],[" else b"".join(b"\r\n%b: %b" % line for line in headers))
+    lines = None if sent.ready is None else sent.ready.lines
+    assert lines == (None if text == b"],[" else b"".join(b"\r\n%b: %b" % line for line in headers))
     assert sent.whole_response() == done.response == decode(encode(done), 1).response
 
 

@@ -107,18 +107,25 @@ class PipelinedConnection(asyncio.Protocol):
     def __init__(self, bounds: Bounds, on_lost: Callable[["PipelinedConnection", bool], None]) -> None:
         self.lost: str | None = None
         self._loop = asyncio.get_running_loop()
+        self.time: Callable[[], float] = self._loop.time
+        """The loop's clock, by which deadlines are."""
         self._bounds = bounds
         self._on_lost = on_lost
-        self._reader = hiredis.Reader()
+        reader = hiredis.Reader()
+        # Methods that each command takes, kept so that none is made anew.
+        self._feed: Callable[[bytes], None] = reader.feed
+        self._gets: Callable[[], Reply] = reader.gets
         self._transport: asyncio.WriteTransport | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._waiting: deque[PendingReply] = deque()
+        self._wait: Callable[[PendingReply], None] = self._waiting.append
+        self._oldest: Callable[[], PendingReply] = self._waiting.popleft
         self._late: deque[PendingReply] = deque()
         self._bytes = 0
         self._out: list[bytes] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
-        self._received_at = self._loop.time()
+        self._received_at = self.time()
 
     # -- for callers
 
@@ -145,7 +152,7 @@ class PipelinedConnection(asyncio.Protocol):
         total = self._bytes + size
         if self._late or total > bounds.bytes or len(waiting) >= bounds.commands:
             self._check_bounds(total)
-        waiting.append(call)
+        self._wait(call)
         self._bytes = total
         if not out:
             self._loop.call_soon(self._flush)
@@ -213,12 +220,12 @@ class PipelinedConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Replies, or parts of them."""
-        self._received_at = self._loop.time()
-        reader = self._reader
+        self._received_at = self.time()
+        gets = self._gets
         try:
-            reader.feed(data)
-            while (reply := reader.gets()) is not False:
-                call = self._late.popleft() if self._late else self._waiting.popleft()
+            self._feed(data)
+            while (reply := gets()) is not False:
+                call = self._late.popleft() if self._late else self._oldest()
                 self._bytes -= call.size
                 try:
                     call.answered(reply)
@@ -246,7 +253,7 @@ class PipelinedConnection(asyncio.Protocol):
 
         A loop that was held up reads what has come before it runs its timers, so no reply that is there comes too late.
         """
-        now = self._loop.time()
+        now = self.time()
         self._timer, self._timer_at = None, math.inf
         while self._waiting and self._waiting[0].deadline <= now:
             call = self._waiting.popleft()

@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 from hiredis import ReplyError
 
+from oncegate.cache.callbacks import Then, start
 from oncegate.cache.redis.calls import CallbackCall
 from oncegate.cache.redis.client import RedisClient
 from oncegate.cache.redis.connection import faults
 from oncegate.cache.redis.connection.pipe import Reply
 from oncegate.cache.redis.connection.topology import Routes
 from oncegate.cache.redis.scripts import APPEND, APPEND_NUMBERED
-from oncegate.cache.store import Then, start
 
 
 class Numbering(NamedTuple):

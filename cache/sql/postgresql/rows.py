@@ -4,12 +4,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
+from oncegate.cache.callbacks import set_reply
 from oncegate.cache.errors import CacheUnavailable, CacheUnsupported
 from oncegate.cache.sql.postgresql import statements
 from oncegate.cache.sql.postgresql.address import PostgresAddress
 from oncegate.cache.sql.postgresql.server import NO_TABLE, Sender
 from oncegate.cache.sql.rows import Expected, Found, Reply, Row, Step, Swap
-from oncegate.cache.store import set_reply
 
 Made = TypeVar("Made")
 

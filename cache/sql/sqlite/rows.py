@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
+from oncegate.cache.callbacks import set_reply
 from oncegate.cache.errors import CacheUnavailable
 from oncegate.cache.sql.rows import Found, Reply, Row, Step
 from oncegate.cache.sql.sqlite.file import SqliteFile
-from oncegate.cache.store import set_reply
 
 Made = TypeVar("Made")
 

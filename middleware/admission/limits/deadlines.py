@@ -55,7 +55,7 @@ class Deadlines:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
         self.loop = loop
-        self._seconds = seconds
+        self.seconds = seconds
         self._set: dict[int, tuple[float, Callable[[], None]]] = {}
         self._last = 0
         self._is_timed = False
@@ -63,7 +63,7 @@ class Deadlines:
     def set(self, overdue: Callable[[], None]) -> int:
         """Have ``overdue`` called when the time is over, unless the number that is returned is given to `drop` before."""
         self._last += 1
-        moment = self.loop.time() + self._seconds
+        moment = self.loop.time() + self.seconds
         self._set[self._last] = moment, overdue
         if not self._is_timed:
             self._is_timed = True
@@ -96,6 +96,8 @@ class LoopDeadlines:
 
     def __init__(self) -> None:
         self._all: dict[tuple[asyncio.AbstractEventLoop, float], Deadlines] = {}
+        self._last: Deadlines | None = None
+        """Those that were wanted last: mostly they are wanted again."""
 
     def of(self, seconds: float) -> Deadlines:
         """The deadlines of the running loop."""
@@ -103,9 +105,13 @@ class LoopDeadlines:
 
     def on(self, loop: asyncio.AbstractEventLoop, seconds: float) -> Deadlines:
         """The deadlines of ``loop``, which is running."""
+        last = self._last
+        if last is not None and last.loop is loop and last.seconds == seconds:
+            return last
         found = self._all.get((loop, seconds))
         if found is None:
             for key in [key for key in self._all.copy() if key[0].is_closed()]:
                 self._all.pop(key, None)
             found = self._all[loop, seconds] = Deadlines(loop, seconds)
+        self._last = found
         return found

@@ -12,7 +12,7 @@ import asyncio
 from collections import deque
 from typing import Final
 
-from oncegate.cache.store import set_reply
+from oncegate.cache.callbacks import set_reply
 from oncegate.middleware.rules.errors import Overloaded
 
 PROCESS: Final = ""

@@ -9,10 +9,11 @@ from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
+from oncegate.cache.callbacks import Adopt
 from oncegate.cache.errors import CacheUnavailable
 from oncegate.cache.memory.store import MemoryCache
 from oncegate.cache.record import Claim, ClaimRequest, Record, State
-from oncegate.cache.store import Adopt, Page
+from oncegate.cache.store import Page
 from oncegate.cache.transitions import Resolution, ResolveRequest
 from oncegate.middleware.http.middleware import IdempotencyMiddleware
 from oncegate.middleware.rules.keys.digests import Digests, Secrets, given_digests

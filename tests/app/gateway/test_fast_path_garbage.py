@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from oncegate.app.gateway.gateway import Gateway
-from oncegate.cache import store
+from oncegate.cache import callbacks
 from testing.inside import attempts_of, in_use, pending, watched_by
 from testing.upstreams import Peer, Upstream
 from testing.waiting import until
@@ -55,7 +55,7 @@ def held(gateway: Gateway) -> dict[str, int]:
         "slots": in_flight.slots.taken,
         "buffered": door_of(gateway).buffered.bytes,
         "attempts": len(attempts_of(in_flight)),
-        "background": len(in_flight.shared.background) + sum(task.get_loop().is_running() for task in store._tasks),
+        "background": len(in_flight.shared.background) + sum(task.get_loop().is_running() for task in callbacks._tasks),
         "unsaved": len(in_flight.owed.by_key) + in_flight.owed._bytes,
         "limits": sum(pending(limits) for limits in in_flight.shared.limits._all.values()),
         "watches": watched_by(forwarder),

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from oncegate.cache.callbacks import callbacks
 from oncegate.cache.codec import decode, encode, encode_claim
 from oncegate.cache.errors import CacheFull, CacheUnavailable, RecordUnreadable
 from oncegate.cache.record import Claim, ClaimRequest, Record, State, StoredResponse, Trace
 from oncegate.cache.redis.connection.send import LARGE_BYTES
 from oncegate.cache.redis.store import RedisCache
-from oncegate.cache.store import callbacks
 from testing.servers import RedisServer
 from testing.waiting import until
 from tests.cache.inside import cached, session_of

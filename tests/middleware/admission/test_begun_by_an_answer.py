@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from oncegate.cache.callbacks import CallbackCalls
 from oncegate.cache.errors import CacheUnavailable
 from oncegate.cache.memory.expiry import _Expiring
 from oncegate.cache.memory.store import MemoryCache
 from oncegate.cache.record import Claim, ClaimRequest, Record, State
-from oncegate.cache.store import CallbackCalls
 from oncegate.middleware.admission.admission import Admissions
 from oncegate.middleware.admission.observe import Watch
 from oncegate.middleware.admission.request import AdmissionRequest

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from oncegate.cache.callbacks import CoroutineCalls, callbacks
 from oncegate.cache.memory.store import MemoryCache
 from oncegate.cache.record import Claim, ClaimRequest, Record, State
 from oncegate.cache.redis.store import RedisCache
-from oncegate.cache.store import CoroutineCalls, callbacks
 from testing.waiting import until
 from tests.middleware.door import Answering, Door
 
