@@ -375,12 +375,12 @@ def test_no_template_says_that_something_is_markup() -> None:
     assert Templates("", [])._environment.autoescape is True
 
 
-def test_a_reload_compiles_no_template_anew_and_another_text_is_another_template(
+async def test_a_reload_compiles_no_template_anew_and_another_text_is_another_template(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Compiling all takes a tenth of a second of a processor, which requests would wait for."""
     (tmp_path / "page.html").write_text("one {{ text }}")
-    assert bytes(Templates("", [], tmp_path).page("page.html", text="<a>").body) == b"one &lt;a&gt;"
+    assert bytes((await Templates("", [], tmp_path).page("page.html", text="<a>")).body) == b"one &lt;a&gt;"
     compiled: list[str | None] = []
     compiling = Environment.compile
 
@@ -389,10 +389,10 @@ def test_a_reload_compiles_no_template_anew_and_another_text_is_another_template
         return compiling(self, source, name, *rest, **more)
 
     monkeypatch.setattr(Environment, "compile", counted)
-    assert bytes(Templates("/two", [], tmp_path).page("page.html", text="<b>").body) == b"one &lt;b&gt;"
+    assert bytes((await Templates("/two", [], tmp_path).page("page.html", text="<b>")).body) == b"one &lt;b&gt;"
     assert compiled == []
     (tmp_path / "page.html").write_text("two {{ base }}")
-    assert bytes(Templates("/two", [], tmp_path).page("page.html").body) == b"two /two"
+    assert bytes((await Templates("/two", [], tmp_path).page("page.html")).body) == b"two /two"
     assert compiled == ["page.html"]
 
 
