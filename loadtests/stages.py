@@ -210,6 +210,7 @@ STAGES: dict[str, tuple[str, ...]] = {
         "app.settings.",
         "app.version",
         "middleware.outcome.instants",
+        "app.reload.",
         "app.replacement.",
         "app.reload.",
     ),
