@@ -206,7 +206,6 @@ STAGES: dict[str, tuple[str, ...]] = {
         "uvloop",
         "start",  # modules that are imported while requests are counted
         "app.operators.",  # a heartbeat may come while they are
-        "app.reload.running:Running.digest",
         "app.settings.",
         "app.version",
         "middleware.outcome.instants",
