@@ -211,7 +211,6 @@ STAGES: dict[str, tuple[str, ...]] = {
         "middleware.outcome.instants",
         "app.reload.",
         "app.replacement.",
-        "app.reload.",
     ),
     OTHER: (),
 }
