@@ -179,10 +179,9 @@ class CallbackDriver:
             return
         self._body = body
         admission = exchange.admit(found, body)
-        admission.as_sent = True
         request.take()
         admissions = exchange.door.admissions
-        if admissions.enter(admission):
+        if admissions.enter(admission, True):
             admissions.claim(admission, request.loop, self._on_claimed)
         else:  # bodies that may wait are counted there
             self._leave_unbegun(None)

@@ -92,27 +92,30 @@ class Admissions:
         """Wait for the attempt that is in the way, if ``request`` is to: the verdict, or ``None``: send the claim once more."""
         if found.decision is not GateDecision.IN_FLIGHT or request.until <= 0.0:
             return found
-        ended = await self._outcome_of(found.record, request.key, request.until)
+        ended = await self._outcome_of(found.record, request.address.key, request.until)
         if ended is None:
             return found if monotonic() >= request.until else None
         shared = ended.record.token == found.record.token and ended.record.state in _SHARED
         return self._judge(request, ended) if shared else None
 
     def _judge(self, request: AdmissionRequest, found: Claim) -> Verdict:
-        record, warns = found.record, request.policy.warns
+        record, address, warns = found.record, request.address, request.policy.warns
         # A record may be from before the policy was to warn, or of a version that had one form for both.
-        ours = request.whole if warns and record.fingerprint == request.whole else request.fingerprint
+        ours = address.whole if warns and record.fingerprint == address.whole else address.fingerprint
         decision = decide(record, ours, warn_on_mismatch=warns, raise_on_duplicate=request.raise_on_duplicate)
         mismatch = decision is not _MISMATCH and record.fingerprint != ours
         return Verdict(decision, record, found.remaining_ms, mismatch)
 
     # -- claimed ------------------------------------------------------------------------------------------------------
 
-    def enter(self, request: AdmissionRequest) -> bool:
-        """Take a slot for ``request``, if one is left; in either case `claim` comes next, at once."""
+    def enter(self, request: AdmissionRequest, as_sent: bool = False) -> bool:
+        """Take a slot for ``request``, if one is left; in either case `claim` comes next, at once.
+
+        ``as_sent``: see `ClaimRequest`.
+        """
         rotation = request.rotation
-        slot = self.in_flight.slots.enter(request.key if rotation is None else rotation.first.key)
-        request.claiming = Claiming(slot)
+        slot = self.in_flight.slots.enter(request.address.key if rotation is None else rotation.first.key)
+        request.claiming = Claiming(slot, as_sent)
         return slot is not None
 
     def claim(
@@ -137,7 +140,7 @@ class Admissions:
         if claim.submission and _UNKNOWN not in claim.takeover:
             answered = partial(self._or_again, request, loop, then)
         task = in_flight.shared.callbacks.start_claim(
-            request.key,
+            request.address.key,
             claim,
             loop=loop,
             adopt=None if attempt is None else attempt.adopt,
@@ -183,7 +186,7 @@ class Admissions:
         The outcome where the cache still doesn't take it. Raises `CacheUnavailable`, unless the policy is to fail open.
         """
         rotation = request.rotation
-        keys = (request.key,) if rotation is None else (rotation.first.key, rotation.other.key)
+        keys = (request.address.key,) if rotation is None else (rotation.first.key, rotation.other.key)
         outcome = await self.in_flight.owed.go_out(*keys)
         if outcome is None:
             return None
@@ -200,12 +203,12 @@ class Admissions:
         if rotation is not None:
             found = await read_at_either(request, rotation, in_flight)
         else:
-            found = await shared.timed("get", shared.cache.get(request.key))
+            found = await shared.timed("get", shared.cache.get(request.address.key))
         request.at_cache += monotonic() - sent
         if found is not None and not request.may_take_over(found):
             return found
         timeout = timeout_of(shared.cache)
-        caller_key = request.key if rotation is None else rotation.first.key
+        caller_key = request.address.key if rotation is None else rotation.first.key
         request.claiming.slot = await in_flight.slots.wait(caller_key, timeout, is_new=found is None)
         request.prepare(in_flight)
         return None
@@ -236,7 +239,7 @@ class Admissions:
                     in_flight, number = self.in_flight, answer.record.attempt
                     if attempt is None:
                         claim, policy, sent = claiming.claim, request.policy, claiming.sent
-                        attempt = Attempt(in_flight, request.key, claim, policy, sent, slot, request.trace)
+                        attempt = Attempt(in_flight, request.address.key, claim, policy, sent, slot, request.trace)
                     attempt.number = attempt.lease.number = number
                     slot.won(is_new=number == 1)
                     if in_flight.owed.by_key:

@@ -72,16 +72,18 @@ class Rotation:
 class Claiming:
     """A claim under way, from `Admissions.enter` to `Admissions.admitted`: its ``slot``, ``None`` while it has none.
 
-    ``claim`` is what was ``sent`` last. ``attempt`` is there under ``fail_open`` alone: a claim that is won late must find it.
+    ``claim`` is what was ``sent`` last; ``as_sent``: see `ClaimRequest`. ``attempt`` is there under ``fail_open`` alone: a claim
+    that is won late must find it.
     """
 
-    __slots__ = ("attempt", "claim", "is_ready", "sent", "slot", "tasks")
+    __slots__ = ("as_sent", "attempt", "claim", "is_ready", "sent", "slot", "tasks")
 
     claim: ClaimRequest
     sent: float
 
-    def __init__(self, slot: Slot | None) -> None:
+    def __init__(self, slot: Slot | None, as_sent: bool = False) -> None:
         self.slot = slot
+        self.as_sent = as_sent
         self.is_ready = False
         """Whatever has to come before the claim is seen to."""
         self.attempt: Attempt | None = None
@@ -96,19 +98,16 @@ NO_CLAIM: Final = Claiming(None)
 class AdmissionRequest:
     """A request for admission: ``wait`` is how many seconds to wait for a concurrent request's outcome, 0 for not at all.
 
-    ``submission``: the command is to be accepted now and processed later. ``key``, ``fingerprint`` and ``whole`` are those of
-    an `Address`; with a ``rotation``, its record may turn out to be at the other one of two. ``until`` is the instant, on the
-    monotonic clock, up to which it waits, 0.0 for not at all. ``at_cache`` is how many seconds its claims were on their way.
-    ``as_sent``: see `ClaimRequest`.
+    ``submission``: the command is to be accepted now and processed later. With a ``rotation``, its record may turn out to be at
+    the other ``address`` of two. ``until`` is the instant, on the monotonic clock, up to which it waits, 0.0 for not at all.
+    ``at_cache`` is how many seconds its claims were on their way.
     """
 
     # No dataclass: compiled, what those generate takes ten times as long.
     __slots__ = (
-        "as_sent",
+        "address",
         "at_cache",
         "claiming",
-        "fingerprint",
-        "key",
         "method",
         "policy",
         "raise_on_duplicate",
@@ -116,25 +115,20 @@ class AdmissionRequest:
         "submission",
         "trace",
         "until",
-        "whole",
     )
 
     def __init__(
         self,
-        key: str,
-        fingerprint: bytes,
+        address: Address,
         policy: Policy,
         wait: float = 0.0,
         raise_on_duplicate: bool = False,
         submission: bool = False,
-        whole: bytes = b"",
         method: str = "",
         rotation: Rotation | None = None,
         trace: AttemptTrace | None = None,
     ) -> None:
-        self.key = key
-        self.fingerprint = fingerprint
-        self.whole = whole
+        self.address = address
         self.method = method
         self.policy = policy
         self.until = _monotonic() + wait if wait > 0 else 0.0
@@ -144,19 +138,14 @@ class AdmissionRequest:
         self.trace = trace
         self.claiming = NO_CLAIM
         self.at_cache = 0.0
-        self.as_sent = False
-
-    def go_to(self, address: Address) -> None:
-        """Take ``address`` for the place of the record, as it turns out to be."""
-        self.key, self.fingerprint, self.whole = address.key, address.fingerprint, address.whole
 
     def prepare(self, in_flight: InFlight) -> None:
-        """Make the claim of the record under ``key``, under a token of its own, once there is a slot for it."""
+        """Make the claim of the record at ``address``, under a token of its own, once there is a slot for it."""
         policy, claiming, trace = self.policy, self.claiming, self.trace
         claiming.sent = sent = _monotonic()
         claiming.claim = ClaimRequest(
             TOKENS.take(sent),
-            self.fingerprint,
+            self.address.fingerprint,
             policy.lease_ms,
             policy.retention_ms,
             policy.takeover,
@@ -170,7 +159,7 @@ class AdmissionRequest:
                 "" if trace is None else trace.span,
             ),
             self.submission,
-            self.as_sent,
+            claiming.as_sent,
         )
         if policy.fails_open:
             claiming.attempt = self.attempt(in_flight)
@@ -178,8 +167,10 @@ class AdmissionRequest:
     def attempt(self, in_flight: InFlight) -> Attempt:
         """The attempt that the claim under way is made for."""
         claiming = self.claiming
-        return Attempt(in_flight, self.key, claiming.claim, self.policy, claiming.sent, claiming.slot, self.trace)
+        return Attempt(
+            in_flight, self.address.key, claiming.claim, self.policy, claiming.sent, claiming.slot, self.trace
+        )
 
     def may_take_over(self, found: Claim) -> bool:
         """Whether what is ``found`` may be claimed."""
-        return takes_over(found.record, self.policy.takeover, self.fingerprint, submission=self.submission)
+        return takes_over(found.record, self.policy.takeover, self.address.fingerprint, submission=self.submission)

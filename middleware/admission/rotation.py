@@ -26,21 +26,21 @@ async def claim_at_either(request: AdmissionRequest, rotation: Rotation, in_flig
     cache = in_flight.shared.cache
     for _ in range(MOST_TURNS):
         is_at_other = await cache.get(rotation.other.key) is not None
-        request.go_to(rotation.other if is_at_other else rotation.first)
+        request.address = rotation.other if is_at_other else rotation.first
         request.prepare(in_flight)
         found = await send(request)
         if not found.won:
             return found
-        beside = rotation.beside(request.key)
+        beside = rotation.beside(request.address.key)
         try:
             there = await cache.get(beside.key)
             if there is None:
                 return found
-            await cache.release(request.key, token=request.claiming.claim.token)
+            await cache.release(request.address.key, token=request.claiming.claim.token)
         except Exception:
             in_flight.withdraw(request.attempt(in_flight))
             raise
-        request.go_to(beside)
+        request.address = beside
         if not request.may_take_over(there):
             return there
     raise overtaken("request")
@@ -49,7 +49,7 @@ async def claim_at_either(request: AdmissionRequest, rotation: Rotation, in_flig
 async def read_at_either(request: AdmissionRequest, rotation: Rotation, in_flight: InFlight) -> Claim | None:
     """The record, and the request is where that is; ``None`` where there is none."""
     for address in (rotation.other, rotation.first):
-        request.go_to(address)
+        request.address = address
         found = await in_flight.shared.timed("get", in_flight.shared.cache.get(address.key))
         if found is not None:
             return found

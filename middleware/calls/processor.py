@@ -150,7 +150,7 @@ class CommandProcessor(Generic[Payload, Result]):
         for _ in range(MOST_TURNS):
             outcome = await self._admissions.admit(request)
             if isinstance(outcome, Verdict):
-                return self._answer(outcome, record_id(request.key))
+                return self._answer(outcome, record_id(request.address.key))
             run = _Run(outcome)
             task = self._admissions.in_flight.run(outcome, self._run(run, command))
             try:
@@ -176,11 +176,9 @@ class CommandProcessor(Generic[Payload, Result]):
         scope, form = self._scope(caller), self._form(command)
         address = self._address(key, scope, form, self._digests)
         request = AdmissionRequest(
-            address.key,
-            address.fingerprint,
+            address,
             self._policy,
             min(seconds, settings.max_wait) if seconds > 0 else 0.0,  # NaN is not above 0, and would never be over
-            whole=address.whole,
         )
         if self._digests.former is not None:
             request.rotation = Rotation(address, self._address(key, scope, form, self._digests.former))

@@ -113,12 +113,12 @@ class DeliveryAdmissions:
         trace: DeliveryTrace | None,
     ) -> Begun:
         own = self._own(address)
-        request = AdmissionRequest(own.key, own.fingerprint, self._first, trace=trace)
+        request = AdmissionRequest(own, self._first, trace=trace)
         if other is not None and other.key != address.key:
             request.rotation = Rotation(own, self._own(other))
         outcome = await self._admissions.admit(request)  # takes nothing over: what is there is judged first
         found = outcome.record if isinstance(outcome, Verdict) else None
-        has_moved = request.key != own.key
+        has_moved = request.address.key != own.key
         if other is not None and (has_moved or (found and found.fingerprint == other.fingerprint)):
             address, other = other, address  # there the record is; or the payload's digest alone is by the other secret
         if found is not None:
@@ -132,7 +132,7 @@ class DeliveryAdmissions:
                 return self._decided(DeliveryDecision.EXHAUSTED, address, found, allowed.total(found.attempt))
             # Another payload, where that is only warned of, goes on with the record that there is.
             outcome = await self._admissions.admit(
-                AdmissionRequest(own.key, found.fingerprint, self._policy, trace=trace)
+                AdmissionRequest(Address(own.key, found.fingerprint), self._policy, trace=trace)
             )
         if isinstance(outcome, Verdict):  # another worker was quicker
             decision = by_execution(outcome.record, address.fingerprint, warns=self._warns)

@@ -15,7 +15,7 @@ from oncegate.cache.errors import CacheError, RecordUnreadable
 from oncegate.cache.record import State
 from oncegate.middleware.admission.admission import Admissions, Verdict
 from oncegate.middleware.admission.attempt import Attempt
-from oncegate.middleware.admission.request import AdmissionRequest
+from oncegate.middleware.admission.request import Address, AdmissionRequest
 from oncegate.middleware.consumers.begun import Execution, Recording, decided, kept_failure, not_kept
 from oncegate.middleware.consumers.delivery import Delivery, DeliveryDecision
 from oncegate.middleware.consumers.transactional import DeliveryContext, LateOutcome
@@ -53,7 +53,7 @@ class LateOutcomes:
                     log.info("record %s: its submission's time is over, and so is its own", late.record)
                     return True
                 policy = replace(policy, ttl_ms={late.state: min(policy.ttl_ms[late.state], left)})
-            request = AdmissionRequest(execution_key(key, hook.consumer), late.fingerprint, policy)
+            request = AdmissionRequest(Address(execution_key(key, hook.consumer), late.fingerprint), policy)
             found = await self._admissions.admit(request)
         except RecordUnreadable as error:
             log.error("record %s: what became of it later is not recorded: %s", late.record, error)

@@ -95,13 +95,11 @@ class Exchange(KeyedRequest):
             wait = 0.0
         self._wait = wait
         self.admission = admission = AdmissionRequest(
-            look_up_key,
-            forgiving(method, path, whole, digests) if policy.warns else whole,
+            Address(look_up_key, forgiving(method, path, whole, digests) if policy.warns else whole, whole),
             policy,
             wait,
             policy.raise_on_duplicate or (RAISE_HEADER in fields and wants_error(fields[RAISE_HEADER])),
             bool(policy.stream),
-            whole,
             method,
             None,
             self.trace,
@@ -110,14 +108,13 @@ class Exchange(KeyedRequest):
         if former is not None:
             whole = fingerprint(method, path, query, body, as_json=as_json, digests=former)
             marked = forgiving(method, path, whole, former) if policy.warns else whole
-            first = Address(look_up_key, admission.fingerprint, admission.whole)
-            admission.rotation = Rotation(first, Address(self.other_key, marked, whole))
+            admission.rotation = Rotation(admission.address, Address(self.other_key, marked, whole))
         return admission
 
     def on_claimed(self, reply: Any) -> Step:
         """The cache has answered the claim: a `Claim`, or an error. Raises nothing: who calls back has nothing to do with it."""
         if self.other_key:
-            self.record = record_id(self.admission.key)
+            self.record = record_id(self.admission.address.key)
         try:
             outcome = self.door.admissions.admitted(self.admission, reply)
             if isinstance(outcome, Attempt):

@@ -8,7 +8,7 @@ from oncegate.cache.record import ClaimRequest, State
 from oncegate.middleware.admission.admission import Admissions, Verdict
 from oncegate.middleware.admission.attempt import Attempt
 from oncegate.middleware.admission.gate import GateDecision
-from oncegate.middleware.admission.request import AdmissionRequest
+from oncegate.middleware.admission.request import Address, AdmissionRequest
 from oncegate.middleware.rules.errors import Overloaded
 from oncegate.middleware.rules.policy import compile_policy
 from oncegate.middleware.rules.settings import IdempotencySettings
@@ -28,7 +28,7 @@ async def lapsed(store: Store, *, submission: bool) -> None:
 
 async def admitted(store: Store, *, submission: bool, fingerprint: bytes = PRINT) -> Attempt | Verdict:
     admissions = Admissions(store.cache, max_in_flight=1)
-    return await admissions.admit(AdmissionRequest(store.key, fingerprint, POLICY, submission=submission))
+    return await admissions.admit(AdmissionRequest(Address(store.key, fingerprint), POLICY, submission=submission))
 
 
 async def test_a_submission_of_unknown_end_is_taken_over_by_the_retry_whatever_the_policy_says(store: Store) -> None:
@@ -63,8 +63,8 @@ async def test_without_a_slot_a_retry_that_would_take_over_is_to_come_later_and_
     admissions = Admissions(store.cache, max_in_flight=1)
     admissions.in_flight.slots.taken = 1
     with pytest.raises(Overloaded):
-        await admissions.admit(AdmissionRequest(store.key, PRINT, POLICY, submission=True))
-    verdict = await admissions.admit(AdmissionRequest(store.key, PRINT, POLICY))
+        await admissions.admit(AdmissionRequest(Address(store.key, PRINT), POLICY, submission=True))
+    verdict = await admissions.admit(AdmissionRequest(Address(store.key, PRINT), POLICY))
     assert isinstance(verdict, Verdict)
     assert verdict.decision is GateDecision.REFUSE
 
@@ -72,5 +72,5 @@ async def test_without_a_slot_a_retry_that_would_take_over_is_to_come_later_and_
 async def test_the_slot_of_a_submission_that_is_refused_is_free_again(store: Store) -> None:
     await lapsed(store, submission=True)
     admissions = Admissions(store.cache, max_in_flight=1)
-    await admissions.admit(AdmissionRequest(store.key, b"q" * 16, POLICY, submission=True))
+    await admissions.admit(AdmissionRequest(Address(store.key, b"q" * 16), POLICY, submission=True))
     assert admissions.in_flight.slots.taken == 0

@@ -7,7 +7,7 @@ import pytest
 
 from oncegate.cache.redis.store import RedisCache
 from oncegate.middleware.admission.admission import Admissions
-from oncegate.middleware.admission.request import AdmissionRequest
+from oncegate.middleware.admission.request import Address, AdmissionRequest
 from oncegate.middleware.rules.policy import compile_policy
 from oncegate.middleware.rules.settings import IdempotencySettings
 from testing.servers import RedisServer
@@ -24,11 +24,11 @@ async def test_an_admission_that_ends_early_gives_back_its_slot(server: RedisSer
     key = f"{uuid4().hex}:k:s"
     server.pause()
     if how == "closed":
-        admission = admissions.admit(AdmissionRequest(key, bytes(16), rules))
+        admission = admissions.admit(AdmissionRequest(Address(key, bytes(16)), rules))
         admission.send(None)
         admission.close()
     else:
-        task = asyncio.create_task(admissions.admit(AdmissionRequest(key, bytes(16), rules)))
+        task = asyncio.create_task(admissions.admit(AdmissionRequest(Address(key, bytes(16)), rules)))
         await until(lambda: admissions.in_flight.slots.taken, "a claim is under way")
         task.cancel()
         await asyncio.wait([task])

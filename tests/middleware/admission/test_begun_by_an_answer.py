@@ -18,7 +18,7 @@ from oncegate.cache.memory.store import MemoryCache
 from oncegate.cache.record import Claim, ClaimRequest, Record, State
 from oncegate.middleware.admission.admission import Admissions
 from oncegate.middleware.admission.observe import Watch
-from oncegate.middleware.admission.request import AdmissionRequest
+from oncegate.middleware.admission.request import Address, AdmissionRequest
 from oncegate.middleware.rules.policy import compile_policy
 from oncegate.middleware.rules.settings import IdempotencySettings
 from testing.inside import pending
@@ -128,7 +128,7 @@ async def test_a_submission_that_is_cancelled_is_not_claimed_once_more_behind_it
     admissions = Admissions(cache, max_in_flight=1)
     unknown = Record(State.UNKNOWN, bytes(16), bytes(16), 1, submission=True)
     cache.instead = Claim(False, unknown, 1000)
-    request = AdmissionRequest("n:k:s", bytes(16), compile_policy(IdempotencySettings()), submission=True)
+    request = AdmissionRequest(Address("n:k:s", bytes(16)), compile_policy(IdempotencySettings()), submission=True)
     task = asyncio.create_task(admissions.admit(request))
     await cache.until_due()
     task.cancel()

@@ -104,7 +104,7 @@ def admission_request(secret: Any, policy: Any, body: bytes = b"{}") -> Admissio
     digests = given_digests(secret)
     first = address(digests)
     rotation = None if digests.former is None else Rotation(first, address(digests.former))
-    return AdmissionRequest(first.key, first.fingerprint, policy, whole=first.whole, rotation=rotation)
+    return AdmissionRequest(first, policy, rotation=rotation)
 
 
 POLICY = compile_policy(IdempotencySettings(on_error="retry"))
