@@ -27,7 +27,8 @@ class Bed:
     servers: dict[str, Process]
     redis: Process
     upstream: Process
-    _queries: int = 0
+    queries: int = 0
+    """How often the upstream was asked for its arrivals, of which that is one each time."""
 
     def target(self, name: str) -> Target:
         """One of the servers, to be measured."""
@@ -40,8 +41,8 @@ class Bed:
             found = re.search(rb"requests\s+\d+ \d+ (\d+)", answer.read())
         if found is None:
             raise BenchError("the upstream does not tell its arrivals")
-        self._queries += 1
-        return int(found[1]) - self._queries
+        self.queries += 1
+        return int(found[1]) - self.queries
 
 
 @contextlib.contextmanager

@@ -41,14 +41,14 @@ def run(*, rounds: int, quick: bool) -> Results:
                 for number, size, wait in itertools.product(range(rounds), storms, (True, False)):
                     words = f"{size} duplicates, {'Prefer: wait' if wait else 'no Prefer'}, {count} workers, {build}"
                     bar.update(task, description=f"{words}, round {number + 1}")
-                    sample = asyncio.run(_storm(running, size, wait=wait))
+                    sample = asyncio.run(storm(running, size, wait=wait))
                     of = {"build": build, "workers": count, "wait": wait, "size": size, "round": number}
                     results.samples.append({**of, **sample})
                     bar.advance(task)
     return results
 
 
-async def _storm(running: bed.Bed, size: int, *, wait: bool) -> dict[str, Any]:
+async def storm(running: bed.Bed, size: int, *, wait: bool) -> dict[str, Any]:
     """One storm. What it measures ends with the last byte of the last answer."""
     key = f"storm-{time.monotonic_ns()}"
     prefer = "Prefer: wait=30\r\n" if wait else ""

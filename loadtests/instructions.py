@@ -78,7 +78,7 @@ def run(
     valgrind = processes.tool("valgrind")
     requests = 4 if quick else ROUNDS
     rounds = 1 if quick else rounds
-    there = list(_checkouts(against, build, quick=quick))
+    there = list(checkouts(against, build, quick=quick))
     there += [replace(each, option=option) for each in there for option in options]
     doors = list(MODES) if door is None and not options else [door or "gateway"]
     settings = {
@@ -144,7 +144,8 @@ def _thousands(instructions: float) -> str:
     return f"{instructions / 1000:,.1f}"
 
 
-def _checkouts(against: Path | None, build: str | None, *, quick: bool) -> Iterator[Checkout]:
+def checkouts(against: Path | None, build: str | None, *, quick: bool) -> Iterator[Checkout]:
+    """What is measured: each build of these sources, and of those in the folder ``against``."""
     for label, root in (("this", ROOT), *([("against", against.resolve())] if against else [])):
         if build != builds.COMPILED:
             yield Checkout(label, root, builds.SOURCE, None)

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -39,8 +40,11 @@ def test_what_nobody_holds_ends_with_the_process_that_has_started_it(start: str)
 
 
 def test_what_is_interrupted_while_it_starts_is_ended() -> None:
-    server = Interrupted()
+    server = Interrupted("unix")
+    folder = Path(urlsplit(server.url).path).parent
+    assert folder.is_dir()
     with pytest.raises(KeyboardInterrupt), server:
         pass
-    assert not Path(server._folder).exists()
-    assert server._process is None
+    assert not folder.exists()
+    with pytest.raises(RuntimeError, match="not running"):
+        _ = server.pid

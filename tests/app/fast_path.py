@@ -10,7 +10,6 @@ from typing import Any, cast
 from uuid import uuid4
 
 import oncegate
-from oncegate.app.gateway.fast_path import FastPath
 from oncegate.app.gateway.gateway import Gateway
 from oncegate.app.upstream.forward import Forwarder
 from oncegate.middleware.admission.in_flight import InFlight
@@ -139,12 +138,6 @@ async def gateway_at(
         assert port is not None
         async with talking(port) as talk:
             yield talk, gateway, port
-
-
-def fast_path_of(gateway: Gateway) -> FastPath:
-    fast_path = gateway._fast_path
-    assert fast_path is not None
-    return fast_path
 
 
 def door_of(gateway: Gateway) -> HttpDoor:

@@ -12,6 +12,7 @@ from oncegate.middleware.outcome import responses as respond
 from oncegate.middleware.rules.headers.request_id import REQUEST_ID
 from oncegate.middleware.rules.keys.key import fingerprint, pick, record_key, scope_parts
 from oncegate.middleware.rules.policy import compile_policy
+from testing.inside import entries_of
 
 PRINT, OTHER = b"f" * 16, b"f" * 10 + b"g" * 6
 
@@ -81,7 +82,7 @@ async def exchange(settings: dict[str, Any], stored: Any, damage: Any, sent: Any
         at, flip = damage
         if flip:
             data = data[: at % len(data)] + bytes([data[at % len(data)] ^ flip]) + data[at % len(data) + 1 :]
-        cache._entries.put(key, data, 1_000_000 + left_ms)
+        entries_of(cache).put(key, data, 1_000_000 + left_ms)
     messages = [{"type": "http.request", "body": body, "more_body": False}]
     got: list[Any] = []
 
@@ -111,6 +112,6 @@ async def exchange(settings: dict[str, Any], stored: Any, damage: Any, sent: Any
     except Exception as error:
         raised = f"{type(error).__name__}: {error}"
     slots = there.admissions.in_flight.slots.taken, await there.drain(1)
-    after = cache._entries.get(key, 1_000_000)
+    after = entries_of(cache).get(key, 1_000_000)
     kept = None if after is None else (after.data[:2], after.data[34:38], after.expires_ms)
     return got, raised, added_lines, observed, slots, kept

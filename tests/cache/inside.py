@@ -5,10 +5,9 @@ import contextlib
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
-from oncegate.cache.memory.expiry import ExpiringBytes
-from oncegate.cache.memory.store import MemoryCache
 from oncegate.cache.redis.connection.pipe import Bounds, PipelinedConnection
 from oncegate.cache.redis.connection.server import OneServer, Session
+from oncegate.cache.redis.connection.topology import Topology
 from oncegate.cache.redis.connection.withdrawal import Withdrawals
 from oncegate.cache.redis.store import RedisCache
 from testing.servers import RedisServer
@@ -42,16 +41,16 @@ def timed(cache: RedisCache, seconds: float = 0.3) -> Iterator[None]:
         cache.client.timeout = before
 
 
+def topology_of(cache: RedisCache) -> Topology:
+    """The servers that it knows."""
+    return cache.client._topology
+
+
 def withdrawals_of(cache: RedisCache) -> Withdrawals:
     """What a cache on one server has still to withdraw."""
-    topology = cache.client._topology
+    topology = topology_of(cache)
     assert isinstance(topology, OneServer)
     return topology.withdrawals
-
-
-def entries_of(cache: MemoryCache) -> ExpiringBytes:
-    """The bytes of its records, by key."""
-    return cache._entries
 
 
 def set_bounds(pipeline: PipelinedConnection, bounds: Bounds) -> None:

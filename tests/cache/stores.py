@@ -19,9 +19,9 @@ from oncegate.cache.redis.store import RedisCache
 from oncegate.cache.sql.store import SqlCache
 from oncegate.testing.store import SLACK_MS as SLACK_MS
 from testing.groups import ClusterGroup, SentinelGroup
+from testing.inside import entries_of
 from testing.postgresql import PostgreSQLServer
 from testing.servers import RedisServer
-from tests.cache.inside import entries_of
 
 
 class Store(testing.Store, Protocol):

@@ -199,7 +199,7 @@ def test_the_instructions_of_each_kind_of_request_are_counted(tmp_path: Path) ->
 
 def test_the_instructions_of_another_checkout_are_counted_in_its_folder_and_told_beside_these(tmp_path: Path) -> None:
     """A whole run of both takes twenty seconds of a processor more."""
-    assert [(each.label, each.root) for each in instructions._checkouts(tmp_path, builds.SOURCE, quick=True)] == [
+    assert [(each.label, each.root) for each in instructions.checkouts(tmp_path, builds.SOURCE, quick=True)] == [
         ("this", ROOT),
         ("against", tmp_path),
     ]

@@ -44,10 +44,10 @@ def test_a_gateway_or_a_storm_without_enforcement_is_noticed() -> None:
                     running, Wrk(load_core, warm_up=0), name, "replay", connections=2, seconds=QUICK_SECONDS
                 )
             running.urls.pop(name)
-        bare = bed.Bed({}, {bed.ONCEGATE: running.upstream}, running.redis, running.upstream, running._queries)
+        bare = bed.Bed({}, {bed.ONCEGATE: running.upstream}, running.redis, running.upstream, running.queries)
         # What the load before has still on its way may arrive with them.
         with pytest.raises(BenchError, match=r"5 duplicates: ([5-9]|[1-9][0-9]+) arrivals"):
-            asyncio.run(duplicates._storm(bare, 5, wait=True))
+            asyncio.run(duplicates.storm(bare, 5, wait=True))
 
 
 def test_a_middleware_that_enforces_nothing_is_noticed() -> None:

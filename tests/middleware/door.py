@@ -94,6 +94,10 @@ class Answering:
     def calls(self) -> int:
         return len(self.scopes)
 
+    def hold(self) -> None:
+        """Have each call from now on wait until `release`."""
+        self._go.clear()
+
     def release(self) -> None:
         self._go.set()
 

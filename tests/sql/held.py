@@ -6,6 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from oncegate.sql import Inbox, Relay
+from testing.inside import maintenance_of
 from testing.waiting import wait_until
 from tests.sql.places import Outcome, Place
 
@@ -78,5 +79,5 @@ def source_of(relay: Relay) -> Any:
 
 async def swept(inbox: Inbox) -> None:
     """Does once what `Inbox.following` does again and again."""
-    for sweep in inbox._maintenance.sweeps:
+    for sweep in maintenance_of(inbox).sweeps:
         await sweep()

@@ -241,7 +241,7 @@ async def replays(folder: Path) -> AsyncIterator[Round]:
             app.release()
             for key in ("done", "failed"):
                 await there.send(key=key, headers=headers)
-            app._go.clear()
+            app.hold()
             new = draw.randint(0, 2 * most)
             retries = draw.choice([0, 1]) if "new_keys_per_caller" in limit else 0
             keys = ["done"] * draw.randint(1, 60) + [f"new-{number}" for number in range(new)] + ["failed"] * retries

@@ -130,7 +130,7 @@ class Shop:
         executor = {"forward": forward} if forward else {"handler": f"tests.worker.handlers:{handler}"}
         tables = {f"worker__{name}": value for name, value in {**executor, **worker}.items()}
         others = {"DIES_AT": dies_at, "CONSTANTS": json.dumps(pauses | (constants or {}))}
-        return self._start("worker", tables | (settings or {}), others)
+        return self.start_process("worker", tables | (settings or {}), others)
 
     def work(self, handler: str = "book", **options: Any) -> WorkerProcess:
         """Start a worker, and wait until everything is acknowledged."""
@@ -152,14 +152,15 @@ class Shop:
             settings |= {"idempotency__lease": 30, "cache_timeout": 10}
         if upstream:
             settings["namespace"] = f"{self.namespace}-service"
-        gateway = self._start("gateway", settings, {"DIES_AT": dies_at})
+        gateway = self.start_process("gateway", settings, {"DIES_AT": dies_at})
         listening = re.compile(r"listening on (http://[0-9.:]+)")
         wait_until(lambda: listening.search(gateway.text()) or gateway.ended(), "it listens")
         found = listening.search(gateway.text())
         assert found, gateway.text()
         return gateway, found[1]
 
-    def _start(self, what: str, settings: dict[str, Any], others: dict[str, str]) -> WorkerProcess:
+    def start_process(self, what: str, settings: dict[str, Any], others: dict[str, str]) -> WorkerProcess:
+        """Start a ``worker`` or a ``gateway``. ``others`` are variables that are no settings."""
         common = {"cache": self.url, "namespace": self.namespace, "log_level": "debug", "idempotency__lease": LEASE}
         environment = {
             f"ONCEGATE_{name.upper()}": value if isinstance(value, str) else json.dumps(value)

@@ -28,7 +28,7 @@ def start(shop: Shop, folder: Path, handler: str = "tests.worker.paying:pay", **
         "CONSTANTS": '{"work.RETRY_BASE": 0.05}',
         "PAYMENTS": f"sqlite+aiosqlite:///{folder}/shop.db",
     }
-    return shop._start("worker", given, others)
+    return shop.start_process("worker", given, others)
 
 
 def test_a_command_whose_record_is_lost_is_not_executed_again(shop: Shop, tmp_path: Path) -> None:

@@ -270,7 +270,8 @@ async def row(
 
 
 _CLAIM = claim_name("")
-_NOT_KEPT = frozenset(name.decode() for name in (*HOP_BY_HOP, *OF_THE_MOMENT, *ON_REPLAYS)) | {"content-length"}
+NOT_KEPT = frozenset(name.decode() for name in (*HOP_BY_HOP, *OF_THE_MOMENT, *ON_REPLAYS)) | {"content-length"}
+"""Names of header fields, in lower case, that an operator can't give to a response that is kept."""
 
 
 def resolution(
@@ -297,7 +298,7 @@ def resolution(
 def _response_to_keep(status: int, headers: Sequence[tuple[str, str]], body: bytes) -> StoredResponse:
     """A response as a replay will give it. Raises `NotARecord` for one that no upstream could have sent."""
     for name, _ in headers:
-        if name.lower() in _NOT_KEPT:
+        if name.lower() in NOT_KEPT:
             raise NotARecord(f"{name.lower()} is not kept in a record")
     try:
         given = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]

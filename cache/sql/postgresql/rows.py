@@ -15,7 +15,8 @@ Made = TypeVar("Made")
 
 _SWEEP_PAUSE: Final = 5.0
 """Seconds between two sweeps."""
-_SWEEP_STEP: Final = 1000
+SWEEP_STEP: Final = 1000
+"""Rows that one sweep removes at most."""
 _SWEEP_ON: Final = 0.1
 """Seconds after one that has found more than it removes at once."""
 
@@ -135,11 +136,11 @@ class PostgresRows:
 
     def _sweep(self) -> None:
         async def look(connection: Any) -> int:
-            done: str = await connection.execute(statements.SWEEP, _SWEEP_STEP)
+            done: str = await connection.execute(statements.SWEEP, SWEEP_STEP)
             return int(done.rpartition(" ")[2])
 
         def swept(reply: Any) -> None:
-            pause = _SWEEP_ON if reply == _SWEEP_STEP else _SWEEP_PAUSE
+            pause = _SWEEP_ON if reply == SWEEP_STEP else _SWEEP_PAUSE
             if self._sweeping is not None:
                 self._sweeping = self._loop.call_later(pause, self._sweep)
 

@@ -139,7 +139,7 @@ class Sender:
         steps = [job.step for job in batch if isinstance(job.step, Swap | Read)]
         arguments = list(zip(*[_arguments(step) for step in steps], strict=True))
         try:
-            found = await self._fetch(connection, _STATEMENTS[_kind(look)], *arguments)
+            found = await self._fetch(connection, STATEMENTS[_kind(look)], *arguments)
         except asyncpg.PostgresError as error:
             if error.sqlstate != _READ_ONLY:
                 raise
@@ -209,7 +209,8 @@ _CLAIM: Final = 0
 _SWAP: Final = 1
 _READ: Final = 2
 _LOOK: Final = 3
-_STATEMENTS: Final = {_CLAIM: statements.CLAIM, _SWAP: statements.SWAP, _READ: statements.READ}
+STATEMENTS: Final = {_CLAIM: statements.CLAIM, _SWAP: statements.SWAP, _READ: statements.READ}
+"""By the kind of the steps that it carries out."""
 
 
 def _kind(step: "Step | Look") -> int:

@@ -38,7 +38,8 @@ _IDLE: Final = 1.0
 """Seconds after which a thread with nothing to do sweeps, and looks whether the file is still the same one."""
 _STEP: Final = 32
 """Rows that are over, and that one commit removes at most besides: a burst of them is not paid for by one caller."""
-_IDLE_STEP: Final = 500
+IDLE_STEP: Final = 500
+"""Rows that are over, and that a thread with nothing to do removes with one commit."""
 _MOST_SWAPS: Final = 512
 
 _files: "weakref.WeakSet[SqliteFile]" = weakref.WeakSet()
@@ -154,7 +155,7 @@ class SqliteFile:
             if connection.execute("SELECT 1 FROM records WHERE ends_ms <= ? LIMIT 1", (now_ms,)).fetchone():
                 connection.execute("BEGIN IMMEDIATE")
                 with committed(connection):
-                    connection.execute(SWEEP, (now_ms, _IDLE_STEP))
+                    connection.execute(SWEEP, (now_ms, IDLE_STEP))
                 self._wake.set()  # there may be more
         except (sqlite3.Error, OSError) as error:
             self._failed(error)

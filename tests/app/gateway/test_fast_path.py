@@ -5,10 +5,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from testing.inside import fast_path_of, take_for_operators_port
 from testing.servers import RedisServer
 from testing.upstreams import PATIENCE, Peer, Upstream, answering
 from testing.waiting import until
-from tests.app.fast_path import CREATED, Slow, Talk, fast_path_of, gateway_at, keyed, request, talking, tasks_made
+from tests.app.fast_path import CREATED, Slow, Talk, gateway_at, keyed, request, talking, tasks_made
 
 # What goes by the fast path is to stay there until the test says otherwise.
 pytestmark = [pytest.mark.usefixtures("unhurried"), pytest.mark.both_loops]
@@ -257,7 +258,7 @@ async def test_a_redis_that_was_not_reached_yet_is_connected_to_by_a_task() -> N
 async def test_nothing_that_comes_in_on_the_operators_port_is_forwarded(cache: str) -> None:
     async with Upstream(answering(CREATED)) as upstream, gateway_at(upstream.url, cache) as (talk, gateway, port):
         await warm(talk)
-        gateway._ops_port = fast_path_of(gateway)._ops_port = gateway.operations._own_port = port  # as if this were it
+        take_for_operators_port(gateway, port)
         for data in (request("GET"), request(), keyed()):
             assert (await talk.exchange(data)).startswith(b"HTTP/1.1 404 ")
         assert upstream.arrivals == 1

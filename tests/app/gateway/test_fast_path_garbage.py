@@ -11,7 +11,7 @@ import pytest
 
 from oncegate.app.gateway.gateway import Gateway
 from oncegate.cache import callbacks
-from testing.inside import attempts_of, in_use, pending, watched_by
+from testing.inside import attempts_of, each_of, in_use, pending, watched_by
 from testing.upstreams import Peer, Upstream
 from testing.waiting import until
 from tests.app.fast_path import CREATED, door_of, forwarder_of, gateway_at, in_flight_of, keyed, request, talking
@@ -57,7 +57,7 @@ def held(gateway: Gateway) -> dict[str, int]:
         "attempts": len(attempts_of(in_flight)),
         "background": len(in_flight.shared.background) + sum(task.get_loop().is_running() for task in callbacks._tasks),
         "unsaved": len(in_flight.owed.by_key) + in_flight.owed._bytes,
-        "limits": sum(pending(limits) for limits in in_flight.shared.limits._all.values()),
+        "limits": sum(pending(limits) for limits in each_of(in_flight.shared.limits)),
         "watches": watched_by(forwarder),
         "connections": in_use(forwarder.upstream),
     }

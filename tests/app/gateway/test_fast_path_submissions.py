@@ -16,11 +16,11 @@ from oncegate.app.gateway.gateway import Gateway
 from oncegate.cache.redis.connection import pipe
 from oncegate.cache.redis.streams.stream import stream_key
 from oncegate.middleware.rules import policy
-from testing.inside import attempts_of, redis_cache_of
+from testing.inside import attempts_of, fast_path_of, redis_cache_of, transport_of
 from testing.servers import RedisServer
 from testing.upstreams import Upstream, answering
 from testing.waiting import until
-from tests.app.fast_path import CREATED, Talk, answered, fast_path_of, gateway_at, in_flight_of, keyed, tasks_made
+from tests.app.fast_path import CREATED, Talk, answered, gateway_at, in_flight_of, keyed, tasks_made
 from tests.app.gateway.test_fast_path_same import settled
 from tests.cache.inside import session_of, timed
 
@@ -136,7 +136,7 @@ async def test_a_connection_that_breaks_as_it_is_written_to_leaves_nobody_waitin
 
         def break_it() -> None:
             pipeline: Any = session_of(cache).claims.pipeline
-            pipeline._transport = Broken(pipeline._transport)
+            pipeline._transport = Broken(transport_of(pipeline))
             monkeypatch.setattr(pipe, "EARLY", 1)  # as where many commands wait to be written
 
         between(gateway, break_it)

@@ -6,7 +6,7 @@ Rules of docs/contract.md: R11.38.
 import asyncio
 import gc
 import os
-from time import thread_time
+from time import monotonic, thread_time
 from typing import Any
 
 import pytest
@@ -19,6 +19,7 @@ from oncegate.cache.store import Cache
 from oncegate.middleware.rules.keys.key import caller_of_id, record_id, record_key, scope_parts
 from oncegate.middleware.rules.policies import Policies
 from oncegate.middleware.rules.settings import IdempotencySettings
+from testing.inside import entries_of
 from testing.served import served
 from testing.upstreams import OK, Upstream, answering
 from tests.app.described import as_described
@@ -102,7 +103,7 @@ async def test_what_can_not_be_read_is_counted_and_comes_last(cache: Cache) -> N
     ids = await fill(records, 3)
     if isinstance(cache, MemoryCache):
         key = records.key_of(ids[0])
-        cache._entries.put(key, b"\x01Xdamaged", cache._now_ms() + 60_000)
+        entries_of(cache).put(key, b"\x01Xdamaged", int(monotonic() * 1000) + 60_000)
         answer = await newest(records, Chosen())
         assert [row["id"] for row in answer["records"]] == [ids[1], ids[2], ids[0]]
         assert answer["records"][2] == {"id": ids[0], "state": "unreadable"}

@@ -10,6 +10,7 @@ import pytest
 
 from oncegate.app.cli.main import token as token_command
 from oncegate.app.settings.admin_tokens import AdminToken
+from testing.inside import take_for_operators_port
 from testing.served import served
 from testing.servers import free_port
 
@@ -82,8 +83,7 @@ async def test_with_a_port_of_the_operators_the_main_port_has_what_is_public_alo
 
 async def _on_the_operators_port(settings: dict[str, Any]) -> dict[str, int]:
     async with served(NOWHERE, **settings) as (client, gateway):
-        own_port = client.base_url.port or 0
-        gateway.operations._own_port = gateway._ops_port = own_port
+        take_for_operators_port(gateway, client.base_url.port or 0)
         return {path: (await client.get(f"/_oncegate/{path}")).status_code for path in [*CHOSEN, *ALWAYS, "records/"]}
 
 

@@ -178,14 +178,15 @@ def test_what_llhttp_ignores_behind_the_last_request_is_no_request() -> None:
 
 
 def test_what_is_kept_of_lines_is_bounded_and_no_credential() -> None:
+    kept, targets = usual._kept, usual._targets
     for number in range(3000):
         head = b"GET /%d HTTP/1.1\r\nHost: a%d\r\nUser-Agent: %d\r\n" % (number, number, number)
         secrets = b"Authorization: Bearer s%d\r\nCookie: s%d\r\nX-Api-Key: s%d\r\nIdempotency-Key: k%d\r\n\r\n"
         assert read([head + secrets % ((number,) * 4)])[-2] == "whole"
-        assert len(usual._kept) <= 1000
-        assert len(usual._targets) <= 1000
-    names = {field[0] for field in usual._kept.values()}
+        assert len(kept) <= 1000
+        assert len(targets) <= 1000
+    names = {field[0] for field in kept.values()}
     assert {b"host", b"user-agent"} <= names
     assert not names & {b"authorization", b"cookie", b"x-api-key", b"idempotency-key"}
     read([b"GET / HTTP/1.1\r\nHost: a\r\nUser-Agent: " + b"x" * 1000 + b"\r\n\r\n"])
-    assert max(map(len, usual._kept)) <= 256
+    assert max(map(len, kept)) <= 256

@@ -27,7 +27,7 @@ class Noticed:
 
     def __init__(self, connection: UpstreamConnection, *, raises: bool = False) -> None:
         self.after: asyncio.Future[float] = connection.loop.create_future()
-        self._connection = connection
+        self.connection = connection
         self._raises = raises
         self._began = connection.loop.time()
         connection.then = self
@@ -36,8 +36,8 @@ class Noticed:
         raise AssertionError("there is none")
 
     def on_lasting(self) -> None:
-        self._connection.leave_callbacks()
-        self.after.set_result(self._connection.loop.time() - self._began)
+        self.connection.leave_callbacks()
+        self.after.set_result(self.connection.loop.time() - self._began)
         if self._raises:
             raise ValueError("as asked")
 
@@ -80,7 +80,7 @@ async def test_however_many_last_the_connections_are_looked_at_now_and_then() ->
     noticed = [Noticed(each) for each in connections]
     start = loop.time()
     for number, each in enumerate(noticed):  # one after the other, a millisecond apart
-        lasting.watch(each._connection, start + number / 1000)
+        lasting.watch(each.connection, start + number / 1000)
     looks = connections.looks
     for each in noticed:
         await asyncio.wait_for(each.after, PATIENCE)
@@ -98,7 +98,7 @@ async def test_exchanges_that_are_over_cost_no_looks() -> None:
         lasting.watch(connection, start + number * PAUSE)
         connection.leave_callbacks()
     last = begun(lasting, UpstreamConnection("upstream"))
-    connections.append(last._connection)
-    last._connection.lasts_at = start + AFTER + 9 * PAUSE
+    connections.append(last.connection)
+    last.connection.lasts_at = start + AFTER + 9 * PAUSE
     await asyncio.wait_for(last.after, PATIENCE)
     assert connections.looks <= 2, "when the first and when the last would have lasted"

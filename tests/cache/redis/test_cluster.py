@@ -21,7 +21,7 @@ from oncegate.cache.redis.url import Server
 from testing.groups import ClusterGroup, wait_until
 from testing.servers import RedisServer
 from testing.waiting import until
-from tests.cache.inside import set_bounds, timed
+from tests.cache.inside import set_bounds, timed, topology_of
 from tests.cache.traffic import Books, claim, complete, contend, in_time, state, until_claimed, until_completed
 
 TIMEOUT = 0.5
@@ -310,7 +310,7 @@ async def test_a_replica_takes_over_and_completions_land_on_it(hangs: bool) -> N
 
 
 def withdrawals(cache: RedisCache) -> list[Withdrawals]:
-    topology = cache.client._topology
+    topology = topology_of(cache)
     assert isinstance(topology, Cluster)
     return list(topology.withdrawals.values())
 

@@ -19,6 +19,7 @@ from oncegate.cache.errors import CacheUnavailable
 from oncegate.cache.record import ClaimRequest, Record, State, StoredResponse
 from oncegate.cache.redis.connection.pipe import Bounds
 from oncegate.cache.redis.store import RedisCache
+from testing.inside import transport_of
 from testing.servers import RedisServer
 from testing.waiting import until
 from tests.cache.inside import cached, session_of
@@ -117,8 +118,7 @@ def test_replies_that_came_while_the_loop_was_held_up_are_not_time_outs(run: Run
         await until_it_answers(cache)
         pipeline = session_of(cache).claims.pipeline
         assert pipeline is not None
-        assert pipeline._transport is not None
-        connection = pipeline._transport.get_extra_info("socket").fileno()
+        connection = transport_of(pipeline).get_extra_info("socket").fileno()
         call = asyncio.ensure_future(cache.get("nothing"))
         for _ in range(2):  # queued, then written
             await asyncio.sleep(0)

@@ -159,9 +159,9 @@ async def test_the_law_holds_over_rows_of_postgresql(
     records_server: PostgreSQLServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address = f"postgresql://postgres@127.0.0.1:{records_server.port}/{records_server.database()}"
-    for kind, statement in postgresql._STATEMENTS.items():
+    for kind, statement in postgresql.STATEMENTS.items():
         monkeypatch.setitem(
-            postgresql._STATEMENTS, kind, statement.replace(statements.NOW, "(SELECT ms FROM test_clock)")
+            postgresql.STATEMENTS, kind, statement.replace(statements.NOW, "(SELECT ms FROM test_clock)")
         )
     monkeypatch.setattr(statements, "SWEEP", statements.SWEEP.replace(statements.NOW, "(SELECT ms FROM test_clock)"))
     connection = await asyncpg.connect(address)

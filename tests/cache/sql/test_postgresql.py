@@ -18,7 +18,6 @@ import pytest
 from oncegate.cache.errors import CacheFull, CacheRefused, CacheUnavailable, CacheUnsupported
 from oncegate.cache.record import Claim, ClaimRequest, Record, State, StoredResponse
 from oncegate.cache.sql.postgresql import rows as rows_module
-from oncegate.cache.sql.postgresql import server as module
 from oncegate.cache.sql.postgresql import statements
 from oncegate.cache.sql.rows import Reply, Step
 from oncegate.cache.sql.store import SqlCache
@@ -59,6 +58,16 @@ async def claim(cache: SqlCache, key: str, takeover: frozenset[State] = frozense
 async def succeeded(cache: SqlCache, key: str, ttl_ms: int = MANY_MS) -> None:
     won = await claim(cache, key)
     assert await cache.complete(key, Record(State.SUCCEEDED, won.record.token, PRINT, 1, RESPONSE), ttl_ms=ttl_ms)
+
+
+def on_insert(server: PostgreSQLServer, database: str, body: str) -> None:
+    """Have the server execute ``body`` after each statement that inserts records, which are ``inserted``."""
+    server.execute(
+        f"CREATE FUNCTION on_insert() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {body} END $$;"
+        "CREATE TRIGGER on_insert AFTER INSERT ON oncegate_records REFERENCING NEW TABLE AS inserted"
+        " FOR EACH STATEMENT EXECUTE FUNCTION on_insert()",
+        database,
+    )
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------------
@@ -127,17 +136,10 @@ async def test_a_replay_writes_nothing(records_server: PostgreSQLServer, databas
 async def test_what_waits_goes_as_one_statement(records_server: PostgreSQLServer, database: str) -> None:
     async with opened(records_server, database) as cache:
         await succeeded(cache, "warm:key")
-        line = line_of(cache)
-        sent: list[int] = []
-        claims = line.rows._claims  # type: ignore[attr-defined]  # counts statements
-        fetch = claims._fetch
-
-        async def counted(connection: object, statement: str, *arguments: object) -> object:
-            sent.append(len(arguments[0]))  # type: ignore[arg-type]  # an argument of any driver's statement
-            return await fetch(connection, statement, *arguments)
-
-        claims._fetch = counted
+        on_insert(records_server, database, "INSERT INTO made SELECT count(*) FROM inserted; RETURN NULL;")
+        records_server.execute("CREATE TABLE made (records bigint)", database)
         await asyncio.gather(*(claim(cache, f"a:{number}") for number in range(100)))
+        sent = [made for (made,) in records_server.execute("SELECT records FROM made", database)]
         assert sum(sent) == 100
         assert len(sent) <= 3
 
@@ -350,9 +352,11 @@ async def test_a_standby_serves_replays_and_once_promoted_everything_but_what_it
             assert (await claim(cache, "lost:key")).won  # as docs/databases.md says
 
 
-async def test_a_full_disk_is_told_as_such() -> None:
-    error = module._of_server(type("Full", (Exception,), {"sqlstate": "53100"})(), was_sent=True)
-    assert isinstance(error, CacheFull)
+async def test_a_full_disk_is_told_as_such(records_server: PostgreSQLServer, database: str) -> None:
+    on_insert(records_server, database, "RAISE disk_full;")
+    async with opened(records_server, database) as cache:
+        with pytest.raises(CacheFull):
+            await claim(cache, "a:key")
 
 
 async def test_without_prepared_statements(records_server: PostgreSQLServer, database: str) -> None:

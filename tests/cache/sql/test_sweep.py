@@ -53,7 +53,7 @@ async def in_sqlite(folder: Path, count: int) -> Heap:
             found: int = connection.execute("SELECT count(*) FROM records WHERE ends_ms < 10000000").fetchone()[0]
             return found
 
-    return Heap(f"sqlite:///{path}", left, file._IDLE_STEP)
+    return Heap(f"sqlite:///{path}", left, file.IDLE_STEP)
 
 
 async def in_postgresql(server: PostgreSQLServer, count: int) -> Heap:
@@ -64,7 +64,7 @@ async def in_postgresql(server: PostgreSQLServer, count: int) -> Heap:
     server.execute("ANALYZE oncegate_records", name)
     query = "SELECT count(*) FROM oncegate_records WHERE ends_ms < 10000000"
     address = f"postgresql://postgres@127.0.0.1:{server.port}/{name}"
-    return Heap(address, lambda: int(server.execute(query, name)[0][0]), rows._SWEEP_STEP)
+    return Heap(address, lambda: int(server.execute(query, name)[0][0]), rows.SWEEP_STEP)
 
 
 async def p99(cache: SqlCache) -> float:

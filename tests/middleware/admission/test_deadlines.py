@@ -6,6 +6,7 @@ import pytest
 
 from oncegate.middleware.admission.limits.deadlines import Deadlines, LoopDeadlines
 from oncegate.middleware.admission.limits.within import within
+from testing.inside import each_of
 
 
 async def test_what_ends_at_once_ends_with_its_result_or_its_error() -> None:
@@ -112,4 +113,4 @@ async def test_each_loop_has_its_own_and_closed_ones_are_forgotten() -> None:
     assert own not in others
     assert limits.of(1.0) is own
     assert limits.of(2.0) is not own
-    assert len(limits._all) == 2
+    assert len(each_of(limits)) == 2

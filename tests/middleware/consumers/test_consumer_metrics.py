@@ -94,7 +94,7 @@ async def test_a_late_outcome_is_no_dead_letter(
 ) -> None:
     ledger = subscribe("ledger", watch=counted.metrics)
     begun = await ledger.begin(PAY)
-    assert await ledger.cache.release(records.of("ledger"), token=begun.execution._attempt.claim.token)
+    assert await ledger.cache.release(records.of("ledger"), token=(await records.execution("ledger")).token)
     other = await subscribe("ledger").begin(PAY)
     assert await begun.execution.fail("no", final=True) is Recording.REFUSED
     assert counted.values("oncegate_dead_letters_total") == {}

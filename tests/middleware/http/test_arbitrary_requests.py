@@ -16,7 +16,7 @@ from oncegate.middleware.outcome.problem_kinds import KINDS
 from oncegate.middleware.rules.errors import KeyInvalid
 from oncegate.middleware.rules.keys.key import fingerprint, parse_key
 from oncegate.middleware.rules.settings import Route
-from tests.cache.inside import entries_of
+from testing.inside import entries_of
 from tests.middleware.door import PATIENCE, Answering, Call, Door
 
 QUICK = settings(max_examples=150, deadline=None)

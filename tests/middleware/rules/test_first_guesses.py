@@ -27,6 +27,7 @@ from oncegate.app.operators.audit import REASON
 from oncegate.client import RetryBudget
 from oncegate.fastapi import document, protect
 from oncegate.sql import Inbox
+from testing.inside import maintenance_of
 
 
 def test_a_route_takes_its_path_by_place() -> None:
@@ -104,7 +105,8 @@ def test_a_time_that_a_class_takes_may_be_a_timedelta_and_nothing_that_is_no_tim
     assert open_cache("redis://localhost", timeout=minute).timeout == 60  # type: ignore[attr-defined]  # a cache of Redis has it
     assert RetryBudget(seconds=minute).seconds == 60
     week: Any = timedelta(days=7)
-    assert Inbox("billing", retention=week, redelivery_horizon=minute)._maintenance.retention.seconds == 604800
+    inbox = Inbox("billing", retention=week, redelivery_horizon=minute)
+    assert maintenance_of(inbox).retention.seconds == 604800
     for make in (
         lambda: guess(_app, cache=MemoryCache(), body_timeout=text),
         lambda: open_cache("redis://localhost", timeout=text),

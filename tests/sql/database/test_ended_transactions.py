@@ -108,7 +108,7 @@ def test_what_only_looks_like_an_end_is_executed(place: Place) -> None:
     "unclosed", ["'", '"', "$a$ ", "$a", "/*", "--", "e'", " $$ $", ";", "; /**/", "; --", ";e'\\"]
 )
 def test_a_statement_is_read_once_whatever_is_not_closed_in_it(unclosed: str) -> None:
-    assert is_linear(misuse._ends_transaction, lambda size: "SELECT 1; SELECT " + unclosed * size, 8000)
+    assert is_linear(misuse.ends_transaction, lambda size: "SELECT 1; SELECT " + unclosed * size, 8000)
 
 
 @pytest.mark.parametrize("place", ["asyncpg", "psycopg", "pysqlite"], indirect=True)

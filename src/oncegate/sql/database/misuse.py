@@ -183,11 +183,11 @@ def _on_error(context: ExceptionContext) -> None:
 def _on_statement(connection: Connection, _cursor: object, statement: str, *_: object) -> None:
     """No event of SQLAlchemy's own tells of a COMMIT that is executed as a statement."""
     held = connection.info.get(_HELD)
-    if held is not None and held is connection.get_transaction() and _ends_transaction(statement):
+    if held is not None and held is connection.get_transaction() and ends_transaction(statement):
         raise InboxMisused("the handler may not end its transaction: let the inbox commit, and raise to roll back")
 
 
-def _ends_transaction(statement: str) -> bool:
+def ends_transaction(statement: str) -> bool:
     """Whether one of the statements of this text does: psycopg sends several at once where there are no parameters."""
     if _ENDS.match(statement):
         return True

@@ -362,7 +362,7 @@ async def test_a_notice_of_somebody_else_s_is_not_shown() -> None:
         assert "Call 555" not in (await browser.open(f"?notice=Call+555&by={'0' * 32}")).text
 
 
-def test_no_template_says_that_something_is_markup() -> None:
+async def test_no_template_says_that_something_is_markup(tmp_path: Path) -> None:
     folder = Path(*console.__path__)
     texts = {path.name: path.read_text("utf-8") for path in (folder / "templates").iterdir()}
     assert len(texts) > 8
@@ -372,7 +372,9 @@ def test_no_template_says_that_something_is_markup() -> None:
         )
         for form in re.findall(r"<form[^>]*method=\"post\".*?</form>", text, re.S):
             assert 'name="form"' in form, f"a form of {name} has no token"
-    assert Templates("", [])._environment.autoescape is True
+    for name in ("page.html", "page.txt"):
+        (tmp_path / name).write_text("{{ text }}")
+        assert bytes((await Templates("", [], tmp_path).page(name, text="<a>")).body) == b"&lt;a&gt;"
 
 
 async def test_a_reload_compiles_no_template_anew_and_another_text_is_another_template(
