@@ -176,6 +176,7 @@ STAGES: dict[str, tuple[str, ...]] = {
         "middleware.outcome.responses:date",
         "middleware.outcome.responses:_date",
         "middleware.outcome.problems",
+        "middleware.outcome.problem_kinds",
         "middleware.http.keyed_request:KeyedRequest.executed",
         "middleware.http.keyed_request:KeyedRequest._answer",
         "middleware.http.keyed_request:KeyedRequest.answer_by",

@@ -5,9 +5,8 @@ import json
 import logging
 import os
 import socket
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
 
 from oncegate.app.replacement.control import (
     GO,
@@ -27,7 +26,7 @@ class ControlSocket:
     """The socket by which the gateway of process ``pid`` is replaced: that gets ``sockets``, the first ``http`` for requests.
 
     Of the first worker alone, in its event loop: a second replacement at the same time is refused. ``replaced`` is called when
-    the new gateway serves.
+    the new gateway serves. From then on that one alone accepts connections: the socket is its own, too.
     """
 
     def __init__(
@@ -45,35 +44,40 @@ class ControlSocket:
         self._replaced = replaced
         self._successor: int | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._again: asyncio.TimerHandle | None = None
         self._ends = False
 
     def start(self) -> None:
         """Begin to accept connections."""
-        self._run(self._accept())
+        asyncio.get_running_loop().add_reader(self._control, self._accept)
 
     async def stop(self) -> None:
         """Accept no more of them. A new gateway that is being started serves as soon as it can."""
         self._ends = True
+        self._pause()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _run(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
+    def _pause(self) -> None:
+        if self._again is not None:
+            self._again.cancel()
+        asyncio.get_running_loop().remove_reader(self._control)
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._control.accept()
+        except BlockingIOError:  # it has left again, or the new gateway was quicker
+            return
+        except OSError as error:
+            log.warning("the control socket can't accept: %s", error.strerror or error)
+            self._pause()
+            self._again = asyncio.get_running_loop().call_later(1, self.start)
+            return
+        connection.setblocking(False)
+        task = asyncio.get_running_loop().create_task(self._serve(connection))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    async def _accept(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                connection, _ = await loop.sock_accept(self._control)
-            except OSError as error:
-                log.warning("the control socket can't accept: %s", error.strerror or error)
-                await asyncio.sleep(1)
-                continue
-            connection.setblocking(False)
-            self._run(self._serve(connection))
 
     async def _serve(self, connection: socket.socket) -> None:
         with connection:
@@ -105,16 +109,18 @@ class ControlSocket:
             raise NotReplaced("the running gateway is of another version: stop it, and start the new one")
         if self._successor is not None:
             raise NotReplaced(f"another one, process {self._successor}, is being started in its place")
-        self._successor = process
+        self._successor, is_replaced = process, False
         try:
             answer = json.dumps({"pid": self._pid, "http": self._http}).encode() + b"\n"
             socket.send_fds(connection, [answer], [each.fileno() for each in (*self._sockets, self._control)])
             log.info("process %d is being started in this gateway's place", process)
             await self._until_started(connection, workers, process)
+            is_replaced = True
         except ConnectionError:
             log.warning("process %d has ended before it could serve: this gateway goes on", process)
         finally:
-            self._successor = None
+            if not is_replaced:
+                self._successor = None
 
     async def _until_started(self, connection: socket.socket, workers: int, process: int) -> None:
         loop = asyncio.get_running_loop()
@@ -132,6 +138,11 @@ class ControlSocket:
             if self._ends:
                 connection.send(GO)
             raise
-        connection.send(GO)  # which fails where it has just ended
+        self._pause()  # first: who comes to replace the new one must not be given this one's place once more
+        try:
+            connection.send(GO)
+        except OSError:  # it has just ended
+            self.start()
+            raise
         self._replaced()
         log.info("process %d serves from now on: connections and attempts of this one end in order", process)

@@ -72,17 +72,19 @@ def test_thousands_are_counted_and_released_step_by_step(
             not_yet=(AssertionError,),
         )
     else:
-        steps = 0
+        steps = before = 0  # a step ends after a thousand records, or after some seconds
         tab.click("#reason-release ~ button")
         while tab.run("document.querySelector('progress') !== null"):
             steps += 1
             done = tab.run("document.querySelector('progress').value")
-            assert 1000 * steps <= done < 1050 * steps
+            assert before < done < before + 1050
+            before = done
             assert f"{done:,} of 2,300 are released." in tab.run("document.querySelector('main').innerText")
             assert fits(tab)
-            assert faults(tab, axe) == []
+            if steps == 1:
+                assert faults(tab, axe) == []
             tab.click("form[data-goes-on] button")
-        assert steps == 2
+        assert steps >= 2
         assert "2300 records were released." in tab.run("document.querySelector('.notice').textContent")
     assert "None." in tab.run("document.querySelector('main').innerText")
     tab.open(address(gateway, "/audit"))

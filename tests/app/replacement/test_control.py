@@ -198,3 +198,33 @@ def test_a_running_gateway_that_answers_nothing_is_given_up(folder: Path, monkey
     path = control.control_path("127.0.0.1", 8080)
     with open_control(path), pytest.raises(NotReplaced, match="does not answer at"):
         Predecessor.at(path, 1)
+
+
+async def test_who_comes_once_the_new_one_serves_is_the_new_one_s_to_accept(folder: Path) -> None:
+    """Else two would have been started in one gateway's place, and nobody would ever end the first of them."""
+    path = control_path("127.0.0.1", 8080)
+    async with handing_over(path) as replaced, found(path, 1) as predecessor:
+        await predecessor.leave(0, lambda: False)
+        with socket.socket(socket.AF_UNIX) as third:
+            third.setblocking(False)
+            third.connect(str(path))
+            third.send(b'{"protocol": 1, "workers": 1}\n')
+            for _ in range(20):  # turns of the loop, in which the one that was replaced might accept
+                await asyncio.sleep(0)
+            assert replaced == [True]
+            assert predecessor.control is not None
+            accepted, _ = predecessor.control.accept()
+            with accepted:
+                assert accepted.recv(100) == b'{"protocol": 1, "workers": 1}\n'
+
+
+async def test_a_new_one_that_ends_at_the_last_moment_leaves_the_running_one_to_be_replaced(folder: Path) -> None:
+    path = control_path("127.0.0.1", 8080)
+    async with handing_over(path) as replaced:
+        predecessor = await asyncio.to_thread(Predecessor.at, path, 1)
+        assert predecessor is not None
+        predecessor._connection.send(b"\0")
+        predecessor.close()
+        async with found(path, 1) as another:
+            await another.leave(0, lambda: False)
+        await until(lambda: replaced == [True], "the other one serves")
