@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 BUSY_SECONDS: Final = 0.00005
 """What others have the loop do in one turn if it is busy, and not if they have nothing for it to do."""
-REST_SECONDS: Final = 0.003
+REST_SECONDS: Final = 0.004
 """From one piece to the next where the loop is busy."""
 Item = TypeVar("Item")
 
