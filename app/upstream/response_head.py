@@ -70,10 +70,8 @@ class Line:
 
     def __init__(self, name: bytes, value: bytes) -> None:
         self.name = name
-        self.field: Any = (
-            name,
-            value,
-        )  # one object for all responses: compiled, a tuple's type would have it made anew
+        # One object for all responses: compiled, a tuple's type would have it made anew.
+        self.field: Any = (name, value)
         self.sent = b"\r\n%b: %b" % (name, value)
         self.kind = _PLAIN
         self.number = NO_LENGTH
