@@ -61,7 +61,7 @@ class Requests:
         return made
 
     async def state(self, made: Exchange) -> State | None:
-        found = await self.cache.peek(made.admission.key)
+        found = await self.cache.peek(made.admission.address.key)
         return None if found is None else found.record.state
 
     @property
