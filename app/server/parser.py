@@ -78,7 +78,7 @@ class InboundParser:
 
     def close(self) -> None:
         """Drop the references back to us: without cycles the garbage collector has nothing to do."""
-        self._connection = None  # type: ignore[assignment]
+        self._connection = None  # type: ignore[assignment]  # nothing is fed to it any more
         self._parser = None
 
     @property
