@@ -51,9 +51,10 @@ def operators_app(
     statuses, streams = None, {}
     consumers = settings.consumers
     if consumers:
-        from oncegate.app.operators.letters.dead_letters import open_commands  # loads redis-py's client
+        from oncegate.app.operators.letters.dead_letters import commands_of, operators_client  # loads redis-py's client
 
-        streams = {name: partial(open_commands, settings, cache, name, consumers[name]) for name in consumers}
+        client = lasting.streams = lasting.streams or operators_client(settings)
+        streams = {name: commands_of(settings, client, cache, name, consumers[name]) for name in consumers}
         *routes, default = policies.all()
         statuses = CommandStatuses(
             cache,

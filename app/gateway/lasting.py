@@ -18,6 +18,7 @@ from oncegate.middleware.tokens.verifier import Tokens
 
 if TYPE_CHECKING:
     from oncegate.app.telemetry.tracing import ProcessTracing
+    from oncegate.cache.redis.client import RedisClient
 
 
 @dataclass(slots=True)
@@ -25,7 +26,7 @@ class Lasting:
     """The parts that a gateway hands on to the one that takes its place.
 
     ``middleware`` is the first one's, of which the later ones have the attempts in flight; ``forwarder``, ``tokens`` and
-    ``drain_timeout`` (s) are those of the one in place.
+    ``drain_timeout`` (s) are those of the one in place. ``streams`` is the client by which operators see commands, once they do.
     """
 
     cache: Cache
@@ -40,6 +41,7 @@ class Lasting:
     access_log: AccessLog | None = None
     tracing: "ProcessTracing | None" = None
     tokens: Tokens | None = None
+    streams: "RedisClient | None" = None
     drain_timeout: float = 0.0
 
     def enter(self, index: int) -> None:
@@ -75,5 +77,7 @@ class Lasting:
         self.recent.stop()
         await self.forwarder.close()
         await self.cache.close()
+        if self.streams is not None:
+            await self.streams.close()
         if self.tracing is not None:
             await self.tracing.stop()

@@ -1,6 +1,5 @@
 """The commands: how far their consumers are, and those that were given up, by error and one by one, retried or discarded."""
 
-from contextlib import AbstractAsyncContextManager
 from typing import Any, Final
 
 from starlette.responses import Response
@@ -33,8 +32,8 @@ async def commands(visit: Visit) -> Response:
 
 async def _stream(visit: Visit, name: str) -> dict[str, Any]:
     try:
-        async with visit.sources.streams[name]() as found:
-            return {"name": name, "state": await stream_state(found), "errors": await by_error(found, most=SCANNED)}
+        of = visit.sources.streams[name]
+        return {"name": name, "state": await stream_state(of), "errors": await by_error(of, most=SCANNED)}
     except CacheError as error:
         return {"name": name, "failed": str(error)}
 
@@ -42,8 +41,7 @@ async def _stream(visit: Visit, name: str) -> dict[str, Any]:
 async def error(visit: Visit) -> Response:
     """The dead letters of one error."""
     stream, group = visit.query("stream"), _group(visit.query("group"))
-    async with _opened(visit, stream) as found:
-        letters, more = await letters_of(found, group, LISTED)
+    letters, more = await letters_of(_of(visit, stream), group, LISTED)
     if not letters:
         raise PageRefused(404, "There is no dead letter of this error among the newest ones.")
     rows = [letter.as_json() for letter in letters]
@@ -62,8 +60,7 @@ async def change_error(visit: Visit) -> Response:
     """Retry or discard all dead letters of one error, a bounded number at a time."""
     stream, group, author = visit.form.get("stream", ""), _group(visit.form.get("group", "")), visit.author()
     is_retry = _is_retry(visit)
-    async with _opened(visit, stream) as found:
-        changed = await change_group(found, visit.sources.audit, group, author, retries=is_retry)
+    changed = await change_group(_of(visit, stream), visit.sources.audit, group, author, retries=is_retry)
     notice = f"{changed['changed']} dead letters were {'retried' if is_retry else 'discarded'}."
     if changed["unread"]:
         notice += f" {changed['unread']} stay: {_UNREAD}"
@@ -75,16 +72,13 @@ async def change_error(visit: Visit) -> Response:
 async def letter(visit: Visit) -> Response:
     """One command that was given up."""
     stream, identifier = visit.query("stream"), _entry(visit.query("id"))
-    async with _opened(visit, stream) as found:
-        shown = await found.show(identifier)
-    return await _letter(visit, stream, shown)
+    return await _letter(visit, stream, await _of(visit, stream).show(identifier))
 
 
 async def payload(visit: Visit) -> Response:
     """The same with its key and its payload, which may hold what is secret: each look at it is a line of the audit."""
     stream, identifier = visit.form.get("stream", ""), _entry(visit.form.get("id", ""))
-    async with _opened(visit, stream) as found:
-        shown = await whole_command(found, visit.sources.audit, identifier, Author(visit.operator))
+    shown = await whole_command(_of(visit, stream), visit.sources.audit, identifier, Author(visit.operator))
     return await _letter(visit, stream, shown)
 
 
@@ -102,8 +96,7 @@ async def change_letter(visit: Visit) -> Response:
     """Retry or discard one dead letter."""
     stream, identifier, author = visit.form.get("stream", ""), _entry(visit.form.get("id", "")), visit.author()
     is_retry = _is_retry(visit)
-    async with _opened(visit, stream) as found:
-        done = await change_letters(found, visit.sources.audit, identifier, author, retries=is_retry)
+    done = await change_letters(_of(visit, stream), visit.sources.audit, identifier, author, retries=is_retry)
     if not done.changed:
         raise PageRefused(409, f"Nothing was changed: {_UNREAD}") if done.unread else PageRefused(404, _GONE)
     notice = f"The dead letter {identifier} was {'retried' if is_retry else 'discarded'}."
@@ -112,11 +105,11 @@ async def change_letter(visit: Visit) -> Response:
     return visit.to("/commands", notice)
 
 
-def _opened(visit: Visit, stream: str) -> AbstractAsyncContextManager[Commands]:
-    opener = visit.sources.streams.get(stream)
-    if opener is None:
+def _of(visit: Visit, stream: str) -> Commands:
+    commands = visit.sources.streams.get(stream)
+    if commands is None:
         raise PageRefused(404, "No route of this gateway has such a stream.")
-    return opener()
+    return commands
 
 
 def _is_retry(visit: Visit) -> bool:

@@ -109,8 +109,7 @@ async def _database(sources: Sources) -> dict[str, Any]:
 
 async def _stream(sources: Sources, name: str) -> dict[str, Any]:
     try:
-        async with sources.streams[name]() as commands:
-            return {"name": name, **await commands.counts()}
+        return {"name": name, **await sources.streams[name].counts()}
     except CacheError as error:
         return {"name": name, "failed": str(error)}
 

@@ -15,7 +15,7 @@ from oncegate.app.telemetry.refusals import Refusals
 
 if TYPE_CHECKING:
     from oncegate.app.operators.database.database import OperatorsDatabase
-    from oncegate.app.operators.letters.dead_letters import OpenCommands
+    from oncegate.app.operators.letters.dead_letters import Commands
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Sources:
     """The sources of what the pages show.
 
     ``recent`` are the decisions of this gateway, ``refusals`` whom it has refused, ``gauges`` numbers of the moment, by all its
-    workers; ``policy`` is what is published about keys; ``streams`` open the commands of a stream, by its name; ``standing`` is
+    workers; ``policy`` is what is published about keys; ``streams`` are the commands of a stream, by its name; ``standing`` is
     how processes and the cache stand, and the settings in effect.
     """
 
@@ -33,7 +33,7 @@ class Sources:
     recent: RecentDecisions
     refusals: Refusals
     gauges: Callable[[], Mapping[str, int]]
-    streams: "Mapping[str, OpenCommands]"
+    streams: "Mapping[str, Commands]"
     standing: Standing
     audit: AuditLines | None = None
     database: "OperatorsDatabase | None" = None

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, field
+from functools import lru_cache
 from hashlib import sha256
 from typing import Any, Final
 
@@ -9,6 +10,13 @@ from oncegate.middleware.outcome.instants import instant
 
 GROUP: Final = re.compile(r"[0-9a-f]{12}")
 """The name of one."""
+
+
+@lru_cache(maxsize=128)
+def group_id(reason: str, error_type: str, error: str) -> str:
+    """The name of the group of what its letters have in common."""
+    common = "\0".join((reason, error_type, error))
+    return sha256(common.encode("utf-8", "replace")).hexdigest()[:12]
 
 
 @dataclass(slots=True)
@@ -27,8 +35,7 @@ class LetterGroup:
     @property
     def id(self) -> str:
         """Its name, of 12 hexadecimal digits."""
-        common = "\0".join((self.reason, self.error_type, self.error))
-        return sha256(common.encode("utf-8", "replace")).hexdigest()[:12]
+        return group_id(self.reason, self.error_type, self.error)
 
     def as_json(self) -> dict[str, Any]:
         """Its description."""

@@ -8,7 +8,7 @@ import re
 from typing import Any, Final
 
 from oncegate.app.operators.letters.dead_letters import MOST_SCANNED, Commands, Letter
-from oncegate.app.operators.letters.group import LetterGroup
+from oncegate.app.operators.letters.group import LetterGroup, group_id
 from oncegate.cache.redis.streams.letter import AT, ERROR, ERROR_TYPE, REASON, number_of, text_of
 
 MOST_GROUPS: Final = 100
@@ -19,9 +19,9 @@ _VARIES: Final = re.compile(r"\b(?=[0-9a-fA-F-]*[0-9])[0-9a-fA-F-]{8,}\b|[0-9]+"
 """Numbers, and what looks like an id."""
 
 
-def group_of(letter: Letter) -> LetterGroup:
-    """The group that a letter is of, without any letter in it."""
-    return LetterGroup(*_in_common(letter))
+def group_of(letter: Letter) -> str:
+    """The name of the group that a letter is of."""
+    return group_id(*_in_common(letter))
 
 
 def _in_common(letter: Letter) -> tuple[str, str, str]:
@@ -72,7 +72,7 @@ async def letters_of(commands: Commands, group: str, limit: int) -> tuple[list[L
         if len(letters) == limit or scanned == MOST_SCANNED:
             return letters, True
         scanned += 1
-        if group_of(letter).id == group:
+        if group_of(letter) == group:
             letters.append(letter)
     return letters, False
 

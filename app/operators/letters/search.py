@@ -42,7 +42,7 @@ async def letters_named(commands: Commands, what: str, most: int = MOST_SEARCHED
     if RECORD_ID.fullmatch(what):
         return await letters_like(commands, lambda letter: letter.command == what, most)
     if GROUP.fullmatch(what):
-        return await letters_like(commands, lambda letter: what in (group_of(letter).id, letter.aggregate), most)
+        return await letters_like(commands, lambda letter: what in (group_of(letter), letter.aggregate), most)
     return await letters_like(commands, lambda letter: letter.aggregate == what, most)
 
 

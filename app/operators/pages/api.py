@@ -43,7 +43,7 @@ from oncegate.middleware.rules.errors import KeyInvalid
 
 if TYPE_CHECKING:
     from oncegate.app.operators.database.database import OperatorsDatabase
-    from oncegate.app.operators.letters.dead_letters import OpenCommands
+    from oncegate.app.operators.letters.dead_letters import Commands
 
 log = logging.getLogger("oncegate.records")
 
@@ -127,7 +127,7 @@ def create_app(
     operators: Bearer | None = None,
     records: Records | None = None,
     statuses: CommandStatuses | None = None,
-    streams: "Mapping[str, OpenCommands] | None" = None,
+    streams: "Mapping[str, Commands] | None" = None,
     reload: Reload | None = None,
     audit: AuditLines | None = None,
     recent: RecentDecisions | None = None,

@@ -149,22 +149,22 @@ async def _in_stream(visit: Visit, name: str, what: str, found: _Found) -> None:
     from oncegate.app.operators.letters.streams import stream_state
     from oncegate.cache.redis.streams.entry_id import ENTRY_ID
 
-    async with visit.sources.streams[name]() as commands:
-        letters, complete = await letters_named(commands, what, SCANNED)
-        for letter in letters[:MOST_ROWS]:
-            about = f", about {what}" if letter.aggregate == what else ""
-            found.link(f"a dead letter of {name}{about}", below("/commands/letter", stream=name, id=letter.id))
-        if not complete and not letters:
-            found.notes.append(f"The newest {SCANNED} dead letters of {name} were looked at, and there are others.")
-        command = await command_of_entry(commands, what) if ENTRY_ID.fullmatch(what) and not letters else ""
-        if command:
-            found.link(f"an entry of {name}: its command", f"/records/{command}")
-        if what == name or what == commands.consumer:
-            found.link(f"the stream {name}", "/commands")
-        elif _PROCESS.fullmatch(what):
-            groups = (await stream_state(commands))["groups"]
-            if any(worker["name"] == what for group in groups for worker in group["workers"]):
-                found.link(f"a worker of {name}", "/commands")
+    commands = visit.sources.streams[name]
+    letters, complete = await letters_named(commands, what, SCANNED)
+    for letter in letters[:MOST_ROWS]:
+        about = f", about {what}" if letter.aggregate == what else ""
+        found.link(f"a dead letter of {name}{about}", below("/commands/letter", stream=name, id=letter.id))
+    if not complete and not letters:
+        found.notes.append(f"The newest {SCANNED} dead letters of {name} were looked at, and there are others.")
+    command = await command_of_entry(commands, what) if ENTRY_ID.fullmatch(what) and not letters else ""
+    if command:
+        found.link(f"an entry of {name}: its command", f"/records/{command}")
+    if what == name or what == commands.consumer:
+        found.link(f"the stream {name}", "/commands")
+    elif _PROCESS.fullmatch(what):
+        groups = (await stream_state(commands))["groups"]
+        if any(worker["name"] == what for group in groups for worker in group["workers"]):
+            found.link(f"a worker of {name}", "/commands")
 
 
 def _log_line(what: str) -> str:

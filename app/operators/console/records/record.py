@@ -91,9 +91,8 @@ async def _places(visit: Visit, identifier: str) -> list[dict[str, Any]]:
     from oncegate.app.operators.letters.search import command_place  # loads redis-py's client
 
     places = []
-    for name, opened in visit.sources.streams.items():
-        async with opened() as commands:
-            found = await command_place(commands, identifier)
+    for name, commands in visit.sources.streams.items():
+        found = await command_place(commands, identifier)
         if found is not None:
             places.append({"stream": name, **found})
     return places

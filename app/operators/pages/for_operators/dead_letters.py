@@ -1,6 +1,6 @@
 """``dead-letters/`` over HTTP: what ``oncegate commands`` does, for who has shown the operators' token."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, HTTPException, Path, Query, Request, Response
@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, HTTPException, Path, Query, Request, Res
 from oncegate.app.operators.audit import Author
 from oncegate.app.operators.audit_lines import AuditLines
 from oncegate.app.operators.letters.changes import LetterChanges, change_group, change_letters
-from oncegate.app.operators.letters.dead_letters import MOST_SCANNED, NOT_ALL, Commands, NotAnId, OpenCommands
+from oncegate.app.operators.letters.dead_letters import MOST_SCANNED, NOT_ALL, Commands, NotAnId
 from oncegate.app.operators.letters.groups import by_error
 from oncegate.app.operators.pages.described.document import Change, Missing
 from oncegate.app.operators.pages.described.stream import (
@@ -48,13 +48,12 @@ _OF_A_CHANGE = READS_ONLY | _ABSENT | SLOW | LARGE
 async def _commands(
     request: Request,
     stream: Annotated[str | Missing, Query(description="Which stream: needed where there are several.")] = None,
-) -> AsyncIterator[Commands]:
-    streams: Mapping[str, OpenCommands] = request.app.state.streams
+) -> Commands:
+    streams: Mapping[str, Commands] = request.app.state.streams
     name = stream or (next(iter(streams)) if len(streams) == 1 else "")
     if name not in streams:
         raise NotAnId(f"stream is one of {', '.join(streams)}")
-    async with streams[name]() as commands:
-        yield commands
+    return streams[name]
 
 
 Ours = Annotated[Commands, Depends(_commands)]

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from fastapi import APIRouter, Request, Response
 
-from oncegate.app.operators.letters.dead_letters import OpenCommands
+from oncegate.app.operators.letters.dead_letters import Commands
 from oncegate.app.operators.letters.streams import stream_state
 from oncegate.app.operators.pages.described.stream import StreamList
 from oncegate.app.operators.pages.reply import NO_CACHE, NO_STREAM, NO_TOKEN, document
@@ -15,9 +15,5 @@ router = APIRouter(prefix="/streams", tags=["operators"], responses=NO_TOKEN | N
 @router.get("/", response_model=StreamList, response_description="Those of this gateway's routes.")
 async def list_streams(request: Request) -> Response:
     """How long are the streams of commands, who reads them, and how far behind is each reader?"""
-    streams: Mapping[str, OpenCommands] = request.app.state.streams
-    found = []
-    for open_commands in streams.values():
-        async with open_commands() as commands:
-            found.append(await stream_state(commands))
-    return document({"streams": found})
+    streams: Mapping[str, Commands] = request.app.state.streams
+    return document({"streams": [await stream_state(commands) for commands in streams.values()]})
