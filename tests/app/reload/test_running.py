@@ -8,6 +8,7 @@ import gc
 import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import httpx
@@ -25,6 +26,7 @@ from oncegate.app.settings.together import FORWARDED_METHODS
 from oncegate.app.telemetry.metrics import SPARE_COLUMNS
 from testing.issuer import Issuer, JwksServer
 from testing.running import running
+from testing.servers import RedisServer
 from testing.upstreams import OK, PATIENCE, Upstream, answering
 from testing.waiting import until
 
@@ -112,6 +114,23 @@ async def test_limits_count_what_runs_since_before() -> None:
         metrics = (await client.get("/_oncegate/metrics")).text
         assert "oncegate_attempts_limit 5.0" in metrics
         assert "oncegate_attempts_in_flight 0.0" in metrics
+
+
+async def test_the_connection_by_which_operators_see_commands_lasts_and_is_closed_in_the_end() -> None:
+    routes: Any = [{"path": "/reports", "mode": "either"}]
+    with RedisServer() as redis:
+        kept = {"cache": redis.url, "cache_timeout": 10.0, "routes": routes}
+        async with reloadable("http://127.0.0.1:9", **kept) as (client, own, _, written):
+            streams = partial(client.get, "/_oncegate/streams/", headers={"Authorization": "Bearer " + "t" * 20})
+            without = redis.connections()
+            assert (await streams()).status_code == 200
+            there = redis.connections()
+            assert there > without
+            written.write(**kept, via=False)
+            assert (await own.reload()).refusal == ""
+            assert (await streams()).status_code == 200
+            assert redis.connections() == there
+        await until(lambda: redis.connections() == 0)
 
 
 async def test_routes_that_come_are_counted_and_those_that_go_stay_counted() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from oncegate.app.operators.console import commands
 from oncegate.app.settings.admin_tokens import AdminToken
+from oncegate.cache.redis.scripts import LETTER_HEADS
 from testing.servers import RedisServer
 from tests.app.operators.console.browsing import CONSOLE, READER, WRITER, Browsed, Browser, Form
 from tests.app.operators.test_dead_letters import Letters
@@ -74,6 +75,25 @@ async def test_streams_and_errors_are_shown_and_lead_to_each_command(operated: O
         assert "Your token is for reading" in page.text
     assert [form.action for form in error.forms] == [f"{CONSOLE}/log-out"]
     assert [form.action for form in one.forms] == [f"{CONSOLE}/log-out", f"{CONSOLE}/commands/payload"]
+
+
+async def test_pages_read_few_letters_at_a_time_by_a_connection_that_stays(
+    operated: Operated, redis_server: RedisServer
+) -> None:
+    """Redis does nothing else meanwhile, neither while it reads letters nor while a connection loads its scripts."""
+    browser, letters = operated.browser, operated.letters
+    letters.has_a_reader()
+    for number in range(45):
+        letters.add(command(number), others=died(f"no account {number}"))
+    await browser.log_in(READER)
+    await operated.error()
+    with redis_server.monitored() as seen:
+        for path in ("", "/commands", "/find"):
+            await browser.open(path)
+        await operated.error()
+    reads = [line.split()[-1] for line in seen if LETTER_HEADS.digest.decode() in line]
+    assert reads == ["10"] * (3 * 5 + 2), "three pages of five reads each, and two look into the other stream as well"
+    assert not [line for line in seen if line.startswith(("HELLO", "SCRIPT"))]
 
 
 async def test_a_payload_is_shown_on_a_click_alone_and_each_click_is_audited(
