@@ -27,9 +27,9 @@ from tests.app.operators.test_streams import command, died
 from tests.app.submitted import ROUTES, Submitted, serving
 
 NOW_MS = 1_790_000_000_000
-MOST_STEPS = {"turn": 4500, "pause": 9000}
-"""Calls between two turns of the loop, and two pauses, between which a connection is opened in many turns. What is made at once
-here takes twice as many."""
+MOST_STEPS = {"turn": 4500, "pause": 7000}
+"""Calls between two turns of the loop, and two pauses, between which there may be several turns. What is made at once here takes
+twice as many."""
 MANY = {"records": 300, "letters": 200, "routes": 40, "audit": 900}
 LISTS = (
     "records/?limit=1000",

@@ -30,7 +30,7 @@ from oncegate.middleware.outcome.results import read_error
 from oncegate.middleware.rules.keys.key import RECORD_ID, execution_key, key_of_id
 
 _AT_ONCE = 10
-"""Dead letters that are read before others have the loop, and Redis: each has a tenth of a millisecond's work with them."""
+"""Dead letters that are read before others have the loop, and Redis: a tenth of a millisecond of each."""
 MOST_SCANNED = 10_000
 """Dead letters that one answer looks at where nothing else is said, the newest; a worker lets a stream have no more."""
 MOST_OF_ONE = 100
