@@ -15,8 +15,8 @@ from oncegate.app.operators.showing import whole_command
 from oncegate.cache.errors import CacheError
 from oncegate.cache.redis.streams.entry_id import ENTRY_ID
 
-SCANNED: Final = 2000
-"""Dead letters that are looked at for one page; the page says so."""
+SCANNED: Final = 1000
+"""Dead letters that are looked at for one page; the page says so, and what looks at more."""
 LISTED: Final = 50
 MOST_SHOWN: Final = 64 * 1024
 """Characters of a payload that a page shows."""

@@ -77,6 +77,21 @@ async def test_streams_and_errors_are_shown_and_lead_to_each_command(operated: O
     assert [form.action for form in one.forms] == [f"{CONSOLE}/log-out", f"{CONSOLE}/commands/payload"]
 
 
+async def test_errors_of_the_newest_letters_are_shown_and_it_is_said_that_there_are_others(
+    operated: Operated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commands, "SCANNED", 3)
+    for number, error in enumerate(["too old", *["no account"] * 3]):
+        operated.letters.add(command(number), others=died(error))
+    await operated.browser.log_in(READER)
+    page = await operated.browser.open("/commands")
+    words = " ".join(page.text.split())
+    assert "NotRetryable: no account" in words
+    assert "too old" not in words
+    assert "3 dead letters were looked at, the newest: there are others" in words
+    assert "oncegate commands errors --stream commands looks at more" in words
+
+
 async def test_pages_read_few_letters_at_a_time_by_a_connection_that_stays(
     operated: Operated, redis_server: RedisServer
 ) -> None:
