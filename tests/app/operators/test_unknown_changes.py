@@ -117,7 +117,8 @@ async def test_what_is_chosen_is_resolved_and_nothing_else(cache: Cache) -> None
     }
     before = {name: await state_of(records, each) for name, each in others.items()}
     callers = frozenset([caller_of_id(ids[0])])
-    which = UnknownAt(now_ms(), "/payments", callers, since=1800.0)
+    # A second more: when a lease was over is known in whole milliseconds, by the cache's own clock.
+    which = UnknownAt(now_ms() + 1000, "/payments", callers, since=1800.0)
     counted = await whole(records, which, dry_run=True)
     assert (counted["found"], counted["resolved"]) == (5, 0)
     assert {await state_of(records, each) for each in (*ids, lapsed)} == {"unknown"}, "a count changes nothing"
