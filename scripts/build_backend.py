@@ -43,7 +43,7 @@ from setuptools import setup
 
 extensions = mypycify(["--config-file=pyproject.toml", *{modules!r}], group_name="oncegate", **{options!r})
 for extension in extensions:
-    extension.extra_compile_args.append("-Wno-misleading-indentation")
+    extension.extra_compile_args += ["-Wno-misleading-indentation", "-fvisibility=hidden", "-fno-semantic-interposition", "-fno-plt"]
 setup(ext_modules=extensions)
 """
 """What warns of misleading indentation took gcc two thirds of its time: all of it is in one file of 300,000 lines."""
