@@ -210,7 +210,7 @@ class KeyedRequest:
             self._accepted = True
             cors = self.door.cors
             if cors is not None:  # the answer is the gateway's own
-                headers, lines = [*headers, *cors.headers(self.scope["headers"])], b""
+                headers = [*headers, *cors.headers(self.scope["headers"])]
         headers, lines = responses.executed(
             headers, lines, status, policy=self.policy, key_line=self._key_line, recorded=recorded
         )
