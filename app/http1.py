@@ -18,7 +18,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from oncegate.app.field_lines import line_of
-from oncegate.cache.fields import FIELD_NAME, HOP_BY_HOP, IN_LOWER_CASE
+from oncegate.cache.fields import FIELD_NAME, HOP_BY_HOP, IN_LOWER_CASE, SHORT_NUMBERS
 from oncegate.middleware.http.asgi import PATH_SAFE, Scope
 
 END_TO_END: Final = frozenset(
@@ -362,6 +362,9 @@ def _judge(special: list[tuple[bytes, bytes]], length: int | None) -> tuple[Set[
 
 def _number(value: bytes) -> int:
     """The value of ``Content-Length``. Raises `RequestRefused` unless it is one plain number."""
+    number = SHORT_NUMBERS.get(value)
+    if number is not None:
+        return number
     if value.isdigit() and len(value) <= _LENGTH_DIGITS:
         return int(value)
     text = value.strip(b" \t")

@@ -19,14 +19,16 @@ and a proxy's challenge, are meant for the next hop alone (section 11.7)."""
 _USUAL: Final = (
     b"accept accept-encoding accept-language accept-ranges age allow authorization cache-control connection content-encoding "
     b"content-language content-length content-location content-range content-security-policy content-type cookie date etag "
-    b"expect expires host idempotency-key if-match if-modified-since if-none-match if-unmodified-since keep-alive "
-    b"last-modified location origin pragma prefer priority range referer retry-after sec-fetch-dest sec-fetch-mode "
+    b"expect expires host idempotency-attempt idempotency-key if-match if-modified-since if-none-match if-unmodified-since "
+    b"keep-alive last-modified location origin pragma prefer priority range referer retry-after sec-fetch-dest sec-fetch-mode "
     b"sec-fetch-site server set-cookie strict-transport-security te trailer traceparent tracestate transfer-encoding upgrade "
     b"upgrade-insecure-requests user-agent vary via www-authenticate x-api-key x-content-type-options x-correlation-id "
     b"x-forwarded-for x-forwarded-host x-forwarded-proto x-frame-options x-real-ip x-request-id"
 ).split()
 IN_LOWER_CASE: Final = {spelled: name for name in _USUAL for spelled in (name, name.title())}
 """Usual names of fields, as they are spelled as a rule, and in lower case: one object for all requests, which knows its hash."""
+SHORT_NUMBERS: Final = {b"%d" % number: number for number in range(1_000)}
+"""Usual numbers, which compiled code takes long to make of digits."""
 BODILESS: Final[frozenset[int]] = frozenset((204, 304))
 """The statuses of answers that never have a body (RFC 9110 section 6.4.1)."""
 

@@ -129,8 +129,9 @@ STAGES: dict[str, tuple[str, ...]] = {
         "app.upstream.connection",
         "app.upstream.response",
         "app.upstream.response_head",
-        "app.upstream.forward:Forwarder.take_response",
-        "app.upstream.forward:Forwarder.take_lines",
+        "app.upstream.forward:Forwarder.take",
+        "app.upstream.forward:Forwarder.lines",
+        "app.upstream.forward:Forwarder.headers",
     ),
     "outcome": (
         "middleware.outcome.responses",

@@ -117,18 +117,16 @@ class Passing:
         """The upstream's response has progressed, or failed."""
         connection, bypass = self._connection, self._bypass
         try:
-            if bypass is None:
-                as_it_came = self._forwarder.take_lines(connection)
-                if as_it_came is not None:
-                    status, lines, headers, body = as_it_came
-                    self._request.respond(status, headers, body, lines)
-                    return
-            else:
-                response = self._forwarder.take_response(connection)
-                if response is not None:
-                    status, headers, body = response
-                    self._request.respond(status, bypass.answered(status, headers), body)
-                    return
+            forwarder = self._forwarder
+            body = forwarder.take(connection)
+            if body is not None:
+                response = connection.response
+                status, lines = response.status, forwarder.lines(response)
+                headers = [] if lines else forwarder.headers(response)
+                if bypass is not None:
+                    lines, headers = bypass.answered(status, lines, headers)
+                self._request.respond(status, headers, body, lines)
+                return
             if not connection.is_soon_whole:
                 self.on_lasting()
         except Exception as error:  # noqa: BLE001 - answered; who called has nothing to do with it
@@ -154,7 +152,17 @@ async def _failing(error: Exception) -> None:
 class CallbackDriver:
     """A driver, by callbacks, of the exchange of one request with a key, whose body is whole."""
 
-    __slots__ = ("_body", "_connection", "_exchange", "_forwarder", "_late", "_request", "_response", "_submit")
+    __slots__ = (
+        "_body",
+        "_connection",
+        "_exchange",
+        "_forwarder",
+        "_late",
+        "_lines",
+        "_request",
+        "_response",
+        "_submit",
+    )
 
     def __init__(
         self, exchange: Exchange, forwarder: Forwarder, submit: StartSubmission | None, request: InboundRequest
@@ -163,6 +171,8 @@ class CallbackDriver:
         self._forwarder = forwarder
         self._submit = submit
         self._request = request
+        self._lines = b""
+        """The fields of ``_response``, if they can be sent as they came."""
         self._late: asyncio.Future[Response | Exception] | None = None
         """Gets the stream's answer, once a submission has left the fast path."""
 
@@ -236,10 +246,12 @@ class CallbackDriver:
         """The upstream's response has progressed, or failed."""
         connection, exchange = self._connection, self._exchange
         try:
-            response = self._forwarder.take_response(connection)
-            if response is not None:
-                self._response = response
-                status, headers, body = response
+            forwarder = self._forwarder
+            body = forwarder.take(connection)
+            if body is not None:
+                response = connection.response
+                status, headers = response.status, forwarder.headers(response)
+                self._response, self._lines = (status, headers, body), forwarder.lines(response)
                 exchange.on_response(status, headers, body, self._on_recorded)
             elif not connection.is_soon_whole:
                 self._leave(exchange.policy.response_timeout)
@@ -294,7 +306,8 @@ class CallbackDriver:
         request, exchange = self._request, self._exchange
         try:
             status, headers, body = self._response
-            request.respond(status, exchange.executed(exchange.attempt, status, headers), body)
+            headers, lines = exchange.executed(exchange.attempt, status, headers, self._lines)
+            request.respond(status, headers, body, lines)
         except Exception as error:  # noqa: BLE001 - logged there; who called has nothing to do with it
             request.finish(error)
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from oncegate.app.server.head import TargetRefused, is_host
 from oncegate.app.server.scope import METHODS, RequestTarget
-from oncegate.cache.fields import IN_LOWER_CASE, is_field_name
+from oncegate.cache.fields import IN_LOWER_CASE, SHORT_NUMBERS, is_field_name
 
 _LINE_END: Final = b"\r\n"
 _VERSION: Final = b"HTTP/1.1"
@@ -68,9 +68,6 @@ _kept: Final[dict[bytes, Any]] = {}
 """Read fields by their lines. What fills it with other lines has it filled anew."""
 _targets: Final[dict[bytes, RequestTarget]] = {}
 """The same of request lines."""
-_lengths: Final[dict[bytes, int]] = {b"%d" % length: length for length in range(_MOST_KEPT)}
-"""Usual numbers, which compiled code takes long to make of digits."""
-
 
 _ROOT: Final = RequestTarget(b"GET", b"/")
 
@@ -195,7 +192,7 @@ def _length_of(fields: dict[bytes, bytes]) -> int:
     value = fields.get(_LENGTH)
     if value is None:
         return 0
-    length = _lengths.get(value)
+    length = SHORT_NUMBERS.get(value)
     if length is not None:
         return length
     return int(value) if value.isdigit() and len(value) <= _LENGTH_DIGITS else -1

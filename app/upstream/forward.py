@@ -143,7 +143,7 @@ class Forwarder:
         """Sends a request whose body is whole, with ``headers``, over an idle connection, without waiting.
 
         ``None``: that can't be done, and nothing was sent; called as an app, the forwarder does it, or says why it can't.
-        Set the connection's ``then`` to be called as its response arrives; then call `take_response`, or `resume`.
+        Set the connection's ``then`` to be called as its response arrives; then call `take`, or `resume`.
         """
         try:
             head = self._writer.whole(scope, headers, body)
@@ -154,20 +154,10 @@ class Forwarder:
             connection.send(head, body, scope["method"] == "HEAD")
         return connection
 
-    def take_response(self, connection: UpstreamConnection) -> tuple[int, Headers, bytes] | None:
-        """The response to what `begin` sent, if it is whole and all is well; the connection is free again then."""
-        response = connection.response
-        if not response.complete or response.surplus or connection.error is not None:
-            return None
-        body = response.take()
-        connection.leave_callbacks()  # it is another exchange's from here on
-        self.upstream.give_back(connection)
-        return response.status, self._headers(response), body
+    def take(self, connection: UpstreamConnection) -> bytes | None:
+        """The body of the response to what `begin` sent, if that is whole and all is well; the connection is free again then.
 
-    def take_lines(self, connection: UpstreamConnection) -> tuple[int, bytes, Headers, bytes] | None:
-        """The same for a response that goes on as it came: its fields are lines, each behind a CRLF.
-
-        What doesn't say how long its body is has them as headers, so that it is framed anew.
+        Its status, `lines` and `headers` are there until the connection's next exchange begins.
         """
         response = connection.response
         if not response.complete or response.surplus or connection.error is not None:
@@ -175,13 +165,20 @@ class Forwarder:
         body = response.take()
         connection.leave_callbacks()  # it is another exchange's from here on
         self.upstream.give_back(connection)
+        return body
+
+    def lines(self, response: ResponseReader) -> bytes:
+        """The fields of a response that can go on as it came, as lines, each behind a CRLF.
+
+        Empty for one that doesn't say how long its body is, which is framed anew.
+        """
         head = response.head
         if head.length == NO_LENGTH and not response.is_bodiless:
-            return response.status, b"", self._headers(response), body
+            return b""
         lines = head.sent
         if not head.has_date:
             lines += b"\r\n%b: %b" % date()
-        return response.status, lines + self._via_line, [], body
+        return lines + self._via_line
 
     async def resume(
         self,
@@ -223,7 +220,7 @@ class Forwarder:
             connection.whole = None  # as long as a response may last
             response = connection.response
             outgoing.answered()
-            start = {"type": "http.response.start", "status": response.status, "headers": self._headers(response)}
+            start = {"type": "http.response.start", "status": response.status, "headers": self.headers(response)}
             if response.complete:
                 body = response.take()
             else:
@@ -270,7 +267,8 @@ class Forwarder:
         outgoing.begin_again(connection, whole, is_head=method == "HEAD")
         return connection
 
-    def _headers(self, response: ResponseReader) -> Headers:
+    def headers(self, response: ResponseReader) -> Headers:
+        """The fields of a response as they go on."""
         headers = response.headers
         if not response.head.has_date:  # RFC 9110 section 6.6.1: whoever forwards a response without one adds it
             headers.append(date())

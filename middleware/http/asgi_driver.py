@@ -258,7 +258,7 @@ class AsgiDriver:
             if run.ended and not run.whole:
                 await self._answer(exchange.failed())
             else:
-                headers = exchange.executed(run.attempt, run.status, run.headers)
+                headers, _ = exchange.executed(run.attempt, run.status, run.headers)
                 await self._send({"type": "http.response.start", "status": run.status, "headers": headers})
                 # One that breaks off gets no last message: the server closes the connection.
                 while not run.ended or run.whole:

@@ -111,15 +111,15 @@ class Bypass:
         self.scope = scope
         self._began = 0.0 if observe is None else monotonic()
 
-    def answered(self, status: int, headers: Iterable[Any]) -> responses.Headers:
-        """The response's headers. To be called once, when it begins."""
+    def answered(self, status: int, lines: bytes, headers: Iterable[Any]) -> tuple[bytes, responses.Headers]:
+        """The response's ``lines``, where it has such, and headers. To be called once, when it begins."""
         if self._observe is not None:
             method, seconds = self.scope["method"], monotonic() - self._began
             try:
                 self._observe(Observation(_BYPASS, status, 0, "", self._policy.route, method, seconds), self)
             except Exception:  # a user's observer must not decide about a payment
                 log.exception(OBSERVER_FAILED, extra=self.ids())
-        return responses.bypassed_headers(headers)
+        return responses.bypassed(lines, headers)
 
     def ids(self) -> dict[str, str]:
         """The members of a log's line about the request."""
@@ -133,5 +133,5 @@ class Bypass:
     def _on_message(self, message: Message) -> Awaitable[None]:
         """Of its own it awaits nothing."""
         if message["type"] == "http.response.start":
-            message = {**message, "headers": self.answered(message["status"], message.get("headers", ()))}
+            message = {**message, "headers": self.answered(message["status"], b"", message.get("headers", ()))[1]}
         return self._send(message)

@@ -199,8 +199,11 @@ class KeyedRequest:
 
     # -- how it is answered -------------------------------------------------------------------------------------------
 
-    def executed(self, attempt: Attempt, status: int, headers: Headers) -> Headers:
-        """The headers of the response that this request's own attempt produced."""
+    def executed(self, attempt: Attempt, status: int, headers: Headers, lines: bytes = b"") -> tuple[Headers, bytes]:
+        """The headers of the response that this request's own attempt produced, and those that can be sent as lines before them.
+
+        ``lines`` are the upstream's ``headers`` as they can be sent, if they can.
+        """
         recorded = attempt.number > 0  # without a record, nothing is enforced
         self.observed(_FIRST if recorded else _BYPASS, status, attempt.number)
         if attempt.claim.submission:
@@ -208,12 +211,12 @@ class KeyedRequest:
             cors = self.door.cors
             if cors is not None:  # the answer is the gateway's own
                 headers = [*headers, *cors.headers(self.scope["headers"])]
-        headers = responses.executed_headers(
-            headers, status, policy=self.policy, key_line=self._key_line, recorded=recorded
+        headers, lines = responses.executed(
+            headers, lines, status, policy=self.policy, key_line=self._key_line, recorded=recorded
         )
         if self._prefers_async or self.applied is not None:
             self._add_preference(headers)
-        return headers
+        return headers, lines
 
     def answer_by(self, verdict: Verdict) -> Answer:
         """The answer to a request that is not to run."""

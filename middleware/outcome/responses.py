@@ -6,6 +6,7 @@ from functools import lru_cache
 from time import gmtime, strftime, time
 from typing import Any, Final
 
+from oncegate.cache.fields import fields_of
 from oncegate.cache.record import ReadyResponse, StoredResponse
 from oncegate.middleware.outcome.problems import Answer, plain_error
 from oncegate.middleware.rules.headers.added_headers import field
@@ -24,18 +25,26 @@ _MARKS: Final = b"\r\n%b: %b\r\n%b: %b" % (*REPLAYED, CACHE_STATUS, _HIT)
 """Of a replay, but for the number of seconds."""
 _REPLAYED_NAME: Final = REPLAYED[0]
 _REPLAYED_LENGTH: Final = len(REPLAYED[0])
+_REPLAYED_LINE: Final = b"\r\n%b:" % _REPLAYED_NAME
+_BYPASS_LINE: Final = b"\r\n%b: %b" % BYPASS
 
 
-def executed_headers(headers: Headers, status: int, *, policy: Policy, key_line: bytes, recorded: bool) -> Headers:
-    """The headers of a response that this request's own attempt produced: ours replace the upstream's."""
+def executed(
+    headers: Headers, lines: bytes, status: int, *, policy: Policy, key_line: bytes, recorded: bool
+) -> tuple[Headers, bytes]:
+    """The headers of a response that this request's own attempt produced: ours replace the upstream's.
+
+    Where ``lines`` are these ``headers`` as they can be sent, and ours replace none of them, ours are lines, too, behind them.
+    ``key_line`` has been judged, so that it ends none.
+    """
     own = policy.own_headers
+    name, mark = policy.key_names[0], policy.cache_status[status if 0 <= status < 600 else 600] if recorded else BYPASS
     kept = [line for line in headers if line[0] not in own]
-    kept.append((policy.key_names[0], key_line))
-    if not recorded:
-        kept.append(BYPASS)
-    else:
-        kept.append(policy.cache_status[status if 0 <= status < 600 else 600])
-    return kept
+    if lines and len(kept) == len(headers):
+        return [], b"%b\r\n%b: %b\r\n%b: %b" % (lines, name, key_line, mark[0], mark[1])
+    kept.append((name, key_line))
+    kept.append(mark)
+    return kept, b""
 
 
 def replay(response: StoredResponse, remaining_ms: int, *, policy: Policy, key_line: bytes) -> Answer:
@@ -55,14 +64,18 @@ def replay_as_sent(ready: ReadyResponse, remaining_ms: int, policy: Policy, key_
     return Answer(ready.status, [], ready.body, lines)
 
 
-def bypassed_headers(headers: Iterable[Any]) -> Headers:
-    """The headers of a response to a request that was not enforced although its method is.
+def bypassed(lines: bytes, headers: Iterable[Any]) -> tuple[bytes, Headers]:
+    """The ``lines``, where it has such, and headers of a response to a request that was not enforced although its method is.
 
-    They are an app's own, which may give its lines as lists.
+    Headers are an app's own, which may give its lines as lists.
     """
+    if lines:
+        if lines.find(_REPLAYED_LINE) < 0:
+            return lines + _BYPASS_LINE, []
+        headers = fields_of(lines)
     kept: Headers = [line for line in headers if len(line[0]) != _REPLAYED_LENGTH or line[0].lower() != _REPLAYED_NAME]
     kept.append(BYPASS)
-    return kept
+    return b"", kept
 
 
 def stored(status: int, headers: Headers, body: bytes | None, unstored: frozenset[bytes]) -> StoredResponse:

@@ -44,10 +44,12 @@ def responses(status: int, headers: list[tuple[bytes, bytes]], body: Any, settin
     policy = compile_policy(IdempotencySettings(**settings))
     kept = respond.stored(status, headers, body, policy.unstored)._replace(completed_at_ms=0)
     given = [
-        respond.executed_headers(headers, status, policy=policy, key_line=b"k", recorded=is_) for is_ in (True, False)
+        respond.executed(headers, lines, status, policy=policy, key_line=b"k", recorded=is_)
+        for is_ in (True, False)
+        for lines in (b"", b"".join(b"\r\n%b: %b" % field for field in headers))
     ]
     again = respond.replay(kept, left, policy=policy, key_line=b"k")
-    return kept, given, again, respond.bypassed_headers(headers), respond.stored_exception().headers
+    return kept, given, again, respond.bypassed(b"", headers), respond.stored_exception().headers
 
 
 async def exchange(settings: dict[str, Any], stored: Any, damage: Any, sent: Any, answer: Any) -> Any:

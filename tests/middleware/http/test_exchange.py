@@ -85,7 +85,9 @@ async def test_a_first_request_runs_is_recorded_and_answered_and_a_retry_is_repl
     assert (await requests.state(made), requests.slots) == (State.IN_FLIGHT, 1)
     made.on_response(201, HEADERS, b"{}", lambda: recorded.append("then"))
     assert (recorded, requests.slots, await requests.state(made)) == (["then"], 0, State.SUCCEEDED)
-    assert dict(made.executed(made.attempt, 201, HEADERS))[b"cache-status"] == b"oncegate; fwd=miss; stored; ttl=86400"
+    assert (
+        dict(made.executed(made.attempt, 201, HEADERS)[0])[b"cache-status"] == b"oncegate; fwd=miss; stored; ttl=86400"
+    )
     again = requests.claimed(requests.admitted())
     assert isinstance(again, Answer)
     assert (again.status, again.body, dict(again.headers)[b"idempotent-replayed"]) == (201, b"{}", b"true")
