@@ -240,7 +240,13 @@ def bench_append(out: Path | None, **options: Any) -> None:
     show_default=True,
     help="The folder of the environments.",
 )
-@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True)
+@click.option(
+    "--rounds",
+    type=click.IntRange(0),
+    default=3,
+    show_default=True,
+    help="Of CPU; with 0 instructions alone are counted, which a busy machine does not change.",
+)
 @_seconds
 @_quick
 @_out

@@ -64,7 +64,7 @@ def _printed(*command: str | Path) -> str:
 
 
 def run(*, folder: Path, rounds: int, seconds: float, quick: bool) -> Results:
-    """Count and measure all that is in ``folder``. Raises `BenchError` where a gateway answers wrongly."""
+    """Count all that is in ``folder``, and measure it in ``rounds``, if any. Raises `BenchError` where a gateway answers wrongly."""
     if quick:
         rounds, seconds = 1, QUICK_SECONDS
     there = found(ROOT / folder)
@@ -75,7 +75,8 @@ def run(*, folder: Path, rounds: int, seconds: float, quick: bool) -> Results:
     }  # fmt: skip
     results = Results("pythons", settings)
     _count(results, there, quick=quick)
-    _measure(results, there, rounds, seconds, quick=quick)
+    if rounds:
+        _measure(results, there, rounds, seconds, quick=quick)
     return results
 
 
@@ -111,26 +112,27 @@ def _measure(results: Results, there: dict[Path, Environment], rounds: int, seco
 
 
 def tables(results: Results) -> list[Table]:
-    """A row for each environment: thousands of instructions, and microseconds, per request of each kind."""
-    rows = []
+    """A row for each environment: thousands of instructions, then microseconds, of a request of each kind."""
+    counted, timed = [], []
     for each in (Environment(**known) for known in results.settings["environments"]):
         free = ", free-threaded" if each.free_threaded else ""
-        row = [each.name, f"{each.interpreter}{free}", each.compiler, each.build]
-        for mode in MODES.values():
-            samples = results.select(environment=each.name, mode=mode)
-            counted = [sample for sample in samples if "instructions" in sample]
-            row.append(f"{spread(counted, 'instructions').median / 1000:,.1f}")
-        for mode in MODES.values():
-            samples = results.select(environment=each.name, mode=mode)
-            timed = [sample for sample in samples if "cpu_us" in sample]
-            row.append(spread(timed, "cpu_us", "server").text(1))
-        rows.append(row)
-    head = ["environment", "Python", "its compiler", "oncegate"]
-    head += [f"{mode}: thousand instructions" for mode in MODES.values()] + [
-        f"{mode}: CPU, us" for mode in MODES.values()
-    ]
-    note = (
-        f"Instructions in user space, without the kernel. CPU of the gateway per request, {CONNECTIONS} connections: median, "
-        f"least and most of {results.settings['rounds']} rounds. {measured(results)}"
+        row = [each.name, f"{each.interpreter}, {each.compiler}{free}", each.build]
+        samples = {mode: results.select(environment=each.name, mode=mode) for mode in MODES.values()}
+        instructions_of = [_having("instructions", of) for of in samples.values()]
+        cpu_of = [_having("cpu_us", of) for of in samples.values()]
+        counted.append([*row, *(f"{spread(of, 'instructions').median / 1000:,.1f}" for of in instructions_of)])
+        if all(cpu_of):
+            timed.append([*row, *(spread(of, "cpu_us", "server").text(1) for of in cpu_of)])
+    head = ["environment", "Python", "oncegate", *MODES.values()]
+    rounds = (
+        f"{results.settings['rounds']} rounds, {CONNECTIONS} connections: median, least and most. {measured(results)}"
     )
-    return [Table("The gateway on several Pythons", head, rows, note)]
+    note = f"In user space, without the kernel. Counted {results.about['date'][:10]} at `{results.about['commit']}`."
+    made = [Table("Thousands of instructions of a request, by Python", head, counted, note)]
+    if timed:
+        made.append(Table("The gateway's CPU of a request in us, by Python", head, timed, rounds))
+    return made
+
+
+def _having(figure: str, samples: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [sample for sample in samples if figure in sample]
