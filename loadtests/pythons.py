@@ -64,7 +64,7 @@ def _printed(*command: str | Path) -> str:
 
 
 def run(*, folder: Path, rounds: int, seconds: float, quick: bool) -> Results:
-    """Count all that is in ``folder``, and measure it in ``rounds``, if any. Raises `BenchError` where a gateway answers wrongly."""
+    """Count all that is in ``folder``, and measure it in ``rounds``. Raises `BenchError` where a gateway answers wrongly."""
     if quick:
         rounds, seconds = 1, QUICK_SECONDS
     there = found(ROOT / folder)
