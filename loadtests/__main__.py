@@ -28,6 +28,7 @@ from loadtests import (
     pages,
     plots,
     projections,
+    pythons,
     relay,
     sql,
 )
@@ -230,6 +231,35 @@ def bench_append(out: Path | None, **options: Any) -> None:
     publish(results, append.tables(results), out or RESULTS / "append")
 
 
+@main.command("pythons")
+@click.option(
+    "--environments",
+    "folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=pythons.FOLDER,
+    show_default=True,
+    help="The folder of the environments.",
+)
+@click.option(
+    "--rounds",
+    type=click.IntRange(0),
+    default=3,
+    show_default=True,
+    help="Of CPU; with 0 instructions alone are counted, which a busy machine does not change.",
+)
+@_seconds
+@_quick
+@_out
+@_fill
+def bench_pythons(out: Path | None, fill: bool, **options: Any) -> None:
+    """The gateway as it is installed in several environments, of other Pythons say: instructions and CPU per request."""
+    _refuse_half(fill, out, quick=options["quick"])
+    results = pythons.run(**options)
+    publish(results, pythons.tables(results), out or RESULTS / "pythons")
+    if fill:
+        pages.fill(RESULTS)
+
+
 @main.command("sql")
 @_rounds
 @_seconds
@@ -252,8 +282,7 @@ def bench_all(context: click.Context, quick: bool, out: Path | None) -> None:
 
 
 def _bench(name: str, *, out: Path | None, fill: bool = False, **options: Any) -> None:
-    if fill and (out or options["quick"]):
-        raise click.UsageError("--fill is for results in their own folder, and not for those of a quick run")
+    _refuse_half(fill, out, quick=options["quick"])
     run, report = BENCHES[name]
     results: Results = run(**options)
     folder = out or RESULTS / name
@@ -261,6 +290,11 @@ def _bench(name: str, *, out: Path | None, fill: bool = False, **options: Any) -
     plots.draw(results, report.plot, folder)
     if fill:
         pages.fill(RESULTS)
+
+
+def _refuse_half(fill: bool, out: Path | None, *, quick: bool) -> None:
+    if fill and (out or quick):
+        raise click.UsageError("--fill is for results in their own folder, and not for those of a quick run")
 
 
 def _stop(*_: object) -> None:

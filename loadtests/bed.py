@@ -4,7 +4,7 @@ import contextlib
 import re
 import tempfile
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -95,6 +95,30 @@ def oncegate(
     ):
         builds.verify(ours, compiled=compiled is not None)
         yield Bed({ONCEGATE: ours.url}, {ONCEGATE: ours}, redis, upstream)
+
+
+@contextlib.contextmanager
+def environments(
+    server_core: int, load_core: int, there: Mapping[Path, bool], *, patient: bool = False
+) -> Iterator[Bed]:
+    """oncegate as it is installed in each of these environments, by whose names they are called; whether it is compiled there."""
+    with contextlib.ExitStack() as stack:
+        folder, redis, upstream = stack.enter_context(_behind(load_core))
+        running = Bed({}, {}, redis, upstream)
+        for path, compiled in there.items():
+            ours = processes.oncegate(
+                upstream.url,
+                _cache(redis),
+                core=server_core,
+                folder=folder,
+                name=path.name,
+                environment=path,
+                patient=patient,
+            )
+            stack.enter_context(ours)
+            builds.verify(ours, compiled=compiled)
+            running.urls[path.name], running.servers[path.name] = ours.url, ours
+        yield running
 
 
 @contextlib.contextmanager

@@ -56,11 +56,13 @@ class Checkout:
     path: Path | None
     option: str = ""
     """One of `OPTIONS`, where it is set."""
+    environment: Path | None = None
+    """Where it is installed, unless that is the checkout's own environment."""
 
     @property
     def python(self) -> Path:
         """Its interpreter."""
-        return self.root / ".venv" / "bin" / "python"
+        return (self.environment or self.root / ".venv") / "bin" / "python"
 
 
 def run(
@@ -76,7 +78,7 @@ def run(
     if options and (against or door == "app"):
         raise BenchError("--with is for the gateway, against itself without")
     valgrind = processes.tool("valgrind")
-    requests = 4 if quick else ROUNDS
+    requests = _rounds(quick)
     rounds = 1 if quick else rounds
     there = list(checkouts(against, build, quick=quick))
     there += [replace(each, option=option) for each in there for option in options]
@@ -91,7 +93,7 @@ def run(
         for number, each, name in product(range(rounds), there, doors):
             described = ", ".join(filter(None, (name, each.label, each.build, each.option)))
             bar.update(task, description=f"{described}, round {number + 1}")
-            for mode, instructions in _counted(each, name, valgrind, requests):
+            for mode, instructions in count_requests(each, name, valgrind, quick=quick):
                 results.samples.append(
                     {
                         "checkout": each.label,
@@ -105,6 +107,10 @@ def run(
                 )
             bar.advance(task)
     return results
+
+
+def _rounds(quick: bool) -> int:
+    return 4 if quick else ROUNDS
 
 
 def tables(results: Results) -> list[Table]:
@@ -155,7 +161,9 @@ def checkouts(against: Path | None, build: str | None, *, quick: bool) -> Iterat
                 yield Checkout(label, root, builds.COMPILED, path)
 
 
-def _counted(checkout: Checkout, door: str, valgrind: str, rounds: int) -> Iterator[tuple[str, float]]:
+def count_requests(checkout: Checkout, door: str, valgrind: str, *, quick: bool) -> Iterator[tuple[str, float]]:
+    """The instructions of one request of each kind, by a server of its own. Raises `BenchError` where it answers wrongly."""
+    rounds = _rounds(quick)
     with serving(checkout, door, valgrind) as (server, clients):
         numbers = count()
         control(valgrind, "-i", "on", server)
@@ -224,7 +232,7 @@ def serving(
         )
         stack.enter_context(server)
         if door != "floor":
-            builds.verify(server, compiled=checkout.path is not None)
+            builds.verify(server, compiled=checkout.build == builds.COMPILED)
         if door == "gateway":  # what operators use is loaded behind the start: not within what is counted
             httpx.get(f"{server.url}/_oncegate/openapi.json", timeout=READY_WITHIN)
         yield server, [stack.enter_context(Client(port, credential)) for _ in range(CONNECTIONS)]

@@ -27,6 +27,7 @@ from loadtests import (
     middleware_report,
     order,
     projections,
+    pythons,
     relay,
 )
 from loadtests.bed import OURS
@@ -45,7 +46,19 @@ PAGES = (
     "docs/projections.md",
     "README.md",
 )
-BENCHES = ("gateway", "middleware", "cost", "duplicates", "inbox", "order", "relay", "projections", "budget", "console")
+BENCHES = (
+    "gateway",
+    "middleware",
+    "cost",
+    "duplicates",
+    "inbox",
+    "order",
+    "relay",
+    "projections",
+    "budget",
+    "console",
+    "pythons",
+)
 MARKED = re.compile(r"(<!-- made by scripts/performance: ([a-z-]+) -->\n).*?(<!-- until here -->)", re.DOTALL)
 
 Everything = dict[str, Results]
@@ -209,6 +222,7 @@ PARTS: dict[str, Callable[[Everything], str]] = {
     "projections": lambda results: _tables(projections.tables(results["projections"])),
     "budget": lambda results: _tables(budget.tables(results["budget"])),
     "console": lambda results: _tables(console_report.tables(results["console"])),
+    "pythons": lambda results: _tables(pythons.tables(results["pythons"])),
     "others": lambda _: on_other_machines(others()),
     "scaling": _scaling,
     "readme": _readme,

@@ -212,16 +212,18 @@ def oncegate(
     folder: Path,
     name: str = "oncegate",
     build: Path | None = None,
+    environment: Path | None = None,
     workers: int = 1,
     patient: bool = False,
     **settings: str,
 ) -> Process:
     """The gateway as anybody starts it: no setting but where things are, unless ``settings`` (environment) says otherwise.
 
-    ``build`` is the folder of the compiled one; without it, it runs from source. A ``patient`` one waits `PATIENCE` for Redis.
+    ``build`` is the folder of the compiled one; without it, it runs as it is installed in ``environment``: by default in that of
+    the bench, from source. A ``patient`` one waits `PATIENCE` for Redis.
     """
     port = free_port()
-    binary = Path(sys.executable).parent / "oncegate"
+    binary = (environment / "bin" if environment else Path(sys.executable).parent) / "oncegate"
     command = [
         str(binary),
         "serve",
@@ -234,12 +236,12 @@ def oncegate(
         "--workers",
         str(workers),
     ]
-    environment = {f"ONCEGATE_{setting.upper()}": value for setting, value in settings.items()}
+    variables = {f"ONCEGATE_{setting.upper()}": value for setting, value in settings.items()}
     if patient:
-        environment["ONCEGATE_CACHE_TIMEOUT"] = f"{PATIENCE:g}"
+        variables["ONCEGATE_CACHE_TIMEOUT"] = f"{PATIENCE:g}"
     if build is not None:
-        environment["PYTHONPATH"] = str(build)
-    return Process(name, command, port=port, core=core, folder=folder, environment=environment)
+        variables["PYTHONPATH"] = str(build)
+    return Process(name, command, port=port, core=core, folder=folder, environment=variables)
 
 
 def nginx(template: str, *, core: int | str, folder: Path, **words: object) -> Process:

@@ -132,6 +132,8 @@ class KeySource:
         except TimeoutError:
             raise UnusableKeys("jwks: did not answer in time") from None
         finally:
+            # An answer that is too long leaves httpx's generators to the event loop: asyncio logs an error where it ends before.
+            loop.run_until_complete(loop.shutdown_asyncgens())
             loop.close()
 
     async def _answer(self) -> bytes:

@@ -1,7 +1,9 @@
 """Each benchmark, run for a few seconds: it ends, its JSON is whole and can be true. How fast anything was, nobody asks here."""
 
 import json
+import platform
 import subprocess
+import sys
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from loadtests import attack, builds, console, inbox, instructions, order, projections
+from loadtests import attack, builds, console, inbox, instructions, order, projections, pythons
 from loadtests.__main__ import main
 from loadtests.bed import OURS
 from loadtests.duplicates import UPSTREAM_SECONDS
@@ -195,6 +197,31 @@ def test_the_instructions_of_each_kind_of_request_are_counted(tmp_path: Path) ->
     assert set(counted) == {("this", "gateway", mode) for mode in instructions.MODES["gateway"]}
     assert 0 < counted["this", "gateway", "GET that passes"] < counted["this", "gateway", "first request"]
     assert "ratio" not in (tmp_path / "table.md").read_text()
+
+
+def test_each_environment_is_counted_and_measured_by_the_python_that_it_has(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "this").symlink_to(ROOT / ".venv")
+    invoke("pythons", "--environments", str(tmp_path / "there"), "--quick", "--out", str(tmp_path))
+    results = json.loads((tmp_path / "results.json").read_text())
+    (environment,) = results["settings"]["environments"]
+    assert environment["name"] == "this"
+    assert environment["interpreter"] == f"CPython {platform.python_version()}"
+    assert (environment["build"], environment["free_threaded"]) == (builds.SOURCE, False)
+    assert results["checks"]["this"]["concurrent request"] == "409, 0 arrivals"
+    for mode in pythons.MODES.values():
+        counted, timed = (sample for sample in results["samples"] if sample["mode"] == mode)
+        assert counted["instructions"] > 10_000
+        assert timed["requests"] > 0
+        assert timed["cpu_us"]["server"] > 0
+
+
+def test_an_environment_without_oncegate_ends_the_bench_with_its_name(tmp_path: Path) -> None:
+    assert "no environment in" in str(CliRunner().invoke(main, ["pythons", "--environments", str(tmp_path)]).exception)
+    (tmp_path / "bare" / "bin").mkdir(parents=True)
+    (tmp_path / "bare" / "bin" / "python").symlink_to(sys.executable)
+    done = CliRunner().invoke(main, ["pythons", "--environments", str(tmp_path)])
+    assert "bare/bin/oncegate does not run: is oncegate installed there?" in str(done.exception)
 
 
 def test_the_instructions_of_another_checkout_are_counted_in_its_folder_and_told_beside_these(tmp_path: Path) -> None:

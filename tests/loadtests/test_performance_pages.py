@@ -59,6 +59,8 @@ def of_source(results: pages.Everything) -> pages.Everything:
             if "compiled" not in sample.get("server", "") and sample.get("build") != builds.COMPILED
         ]
         each.checks = {name: check for name, check in each.checks.items() if "compiled" not in name}
+    pythons = changed["pythons"].settings
+    pythons["environments"] = [each for each in pythons["environments"] if each["build"] == builds.SOURCE]
     return changed
 
 

@@ -329,7 +329,8 @@ async def test_few_objects_live_while_the_cache_is_waited_for() -> None:
             await call.answered()
     finally:
         gc.enable()
-    assert all(found[wait] <= MOST[wait] for wait in MOST), found
+    # Rounded: some are there once, not for each request, and how many differs between Pythons.
+    assert all(round(found[wait]) <= MOST[wait] for wait in MOST), found
     await ended(there)
 
 

@@ -194,7 +194,9 @@ async def test_a_token_and_a_key_may_have_no_id(tmp_path: Path) -> None:
 # -- the issuer's keys
 
 
-def test_what_a_url_answers_is_bounded(there: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_url_answers_is_bounded(
+    there: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     def refused(why: str, timeout: float = 30) -> None:
         monkeypatch.setattr(key_source, "TIMEOUT", timeout)
         with pytest.raises(UnusableKeys, match=rf"^jwks: {why}$"):
@@ -209,6 +211,7 @@ def test_what_a_url_answers_is_bounded(there: Scene, monkeypatch: pytest.MonkeyP
     refused("answered 302")
     there.server.hold()
     refused("did not answer in time", timeout=0.2)
+    assert not [record for record in caplog.records if record.name == "asyncio"]  # a task that nobody has ended, say
 
 
 async def test_until_there_are_keys_nothing_is_claimed(there: Scene) -> None:
