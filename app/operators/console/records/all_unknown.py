@@ -14,7 +14,7 @@ from starlette.responses import Response
 from oncegate.app.operators.audit import Author
 from oncegate.app.operators.console.frame import ConsolePage, PageRefused, Visit
 from oncegate.app.operators.console.records.choices import choice_of, which_of
-from oncegate.app.operators.records.records import resolution
+from oncegate.app.operators.records.resolving import resolution
 from oncegate.app.operators.records.unknown_changes import change_unknown
 from oncegate.cache.record import State
 from oncegate.cache.transitions import ResolveRequest
