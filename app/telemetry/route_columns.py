@@ -19,7 +19,7 @@ from oncegate.prometheus.families import DECISIONS, FROM_THE_START, HISTOGRAMS, 
 
 _OF_METHOD: Final = (len(DECISIONS) + 1) * 2
 _OF_ROUTE: Final = len(OUTCOMES) + 1 + len(HISTOGRAMS["upstream"].bounds) + 2 + 3
-"""What `RouteColumns.take` takes for each method of a route, and for the route."""
+"""Columns that `RouteColumns.take` takes for each method of a route, and for the route."""
 
 
 class AttemptColumns:

@@ -34,7 +34,7 @@ _TALLIES: Final = ("found", "resolved", "refused", "left")
 
 
 async def count(visit: Visit) -> Response:
-    """How many are meant? A page counts some, and leads on until it has looked at all."""
+    """The number of those that are meant: a page counts some, and leads on until it has looked at all."""
     given = visit.request.query_params
     choice, so_far, until = choice_of(given), _tallies(given), _until(given)
     step = await change_unknown(

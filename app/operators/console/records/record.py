@@ -24,7 +24,7 @@ _FOUND: Final = {404: "There is no such record: it was never made, its time is o
 
 
 async def record(visit: Visit) -> Response:
-    """What happened to a request?"""
+    """One request's story."""
     return await _page(visit)
 
 
