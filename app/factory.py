@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from oncegate.app.gateway.fast_path import FastPath
 from oncegate.app.gateway.gateway import Gateway
 from oncegate.app.gateway.lasting import Lasting
+from oncegate.app.gateway.lifespan import Lifespan
 from oncegate.app.gateway.tunnel import Tunnels
 from oncegate.app.http1 import TrustedPeers
 from oncegate.app.operators.console.sessions import EndedSessions, Sessions, session_keys
@@ -129,20 +130,17 @@ def create_gateway(
     tokens = door.tokens
     database = operators_database(settings)
     create = partial(operators_app, settings, policies, lasting, operators, sessions, tokens, reload, database)
+    check = partial(check_addresses, cache, settings.namespace, settings.digests(), address_rules(policies))
     gateway = Gateway(
         middleware,
         lasting=lasting,
+        lifespan=Lifespan(lasting, write=write, check_addresses=check, sample=sampling(settings, cache, metrics)),
         install=partial(_install, settings, door.policies, lasting, forwarder, tokens),
         operations=Operations(settings.prefix, readiness, create, own_port=settings.ops_port, public=settings.public),
-        readiness=readiness,
         prefix=settings.prefix,
         ops_port=settings.ops_port,
         docs_url=rules.docs_url,
-        write=write,
-        sample=sampling(settings, cache, metrics),
-        check_addresses=partial(
-            check_addresses, cache, settings.namespace, settings.digests(), address_rules(policies)
-        ),
+        check_addresses=check,
         tokens=tokens,
         fast_path=FastPath(
             door,

@@ -170,13 +170,13 @@ class GatewayServer(uvicorn.Server):
         try:
             await replacement.begin(self._ready, lambda: self.should_exit)
         except NotReplaced as refusal:
-            self._running.gateway.refusal = str(refusal)
+            self._running.gateway.lifespan.refusal = str(refusal)
             await self.lifespan.shutdown()
             sys.exit(STARTUP_FAILURE)
 
     async def _ready(self) -> dict[str, str]:
         await self._running.gateway.operations.load()
-        _, states = await self._running.gateway.readiness.check()
+        _, states = await self._running.gateway.lasting.readiness.check()
         return states
 
     async def _load_operations(self) -> None:
@@ -208,7 +208,7 @@ class GatewayServer(uvicorn.Server):
             await self._retire(sockets)
         else:
             self._notify("STOPPING=1")
-        self._running.gateway.readiness.draining = True
+        self._running.gateway.lasting.readiness.draining = True
         log.info("stopping: attempts in flight are finished first")
         delay = 0.0 if is_replaced or self._acceptor is None else self._running.settings.drain_delay
         until = asyncio.get_running_loop().time() + delay

@@ -122,14 +122,14 @@ def _work(
     if running.reloads and link is None:
         signal.signal(signal.SIGHUP, server.note_hangup)
     if balance is not None:
-        running.gateway.enter(index)
+        running.gateway.lifespan.enter(index)
         balance.enter(index)
         unblock_signals()
     try:
         _run(server, list(listening.sockets), running)
     except SystemExit:  # how uvicorn reports that it could not start
         if replacement.is_first_refusal():  # workers are refused for the same reason: one line, not one per worker
-            _refused(running.gateway.refusal or "could not start")
+            _refused(running.gateway.lifespan.refusal or "could not start")
         return REFUSED
     except OSError as error:
         settings = running.settings

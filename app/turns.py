@@ -12,7 +12,7 @@ from time import thread_time
 from typing import Final, TypeVar
 
 BUSY_SECONDS: Final = 0.00005
-"""What others have the loop do in one turn if it is busy, and not if they have nothing for it to do."""
+"""A turn of the loop takes longer where others have work for it, and less where they have none."""
 REST_SECONDS: Final = 0.004
 """From one piece to the next where the loop is busy."""
 Item = TypeVar("Item")

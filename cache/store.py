@@ -241,7 +241,7 @@ async def peek_each(cache: Cache, keys: Sequence[str]) -> list[Claim | RecordUnr
 
 
 async def readable(reading: Awaitable[Claim | None]) -> Claim | RecordUnreadable | None:
-    """What was read, or the error where it can't be."""
+    """The claim that is read, or the error where it can't be."""
     try:
         return await reading
     except RecordUnreadable as error:

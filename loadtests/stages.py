@@ -99,6 +99,7 @@ STAGES: dict[str, tuple[str, ...]] = {
         "middleware.http.asgi",
         "middleware.http.observed.exchange",
         "app.gateway.fast_path",
+        "app.gateway.passing",
         "middleware.admission.attempt",
         "middleware.admission.in_flight",
         "middleware.admission.lease",

@@ -59,7 +59,7 @@ def take_for_operators_port(gateway: "Gateway", port: int) -> None:
 
 def without_fast_path(gateway: "Gateway") -> None:
     """Have each of its requests get a task."""
-    gateway._fast_path = gateway.direct = None
+    gateway._fast_path = None
 
 
 def attempts_of(in_flight: InFlight) -> Mapping[bytes, Attempt]:

@@ -44,7 +44,7 @@ async def listening(authority: Authority, upstream: str, **given: Any) -> AsyncI
     gateway = create_gateway(settings, tls=tls)
     config, state = server_config(gateway), ServerState()
     config.load()
-    await gateway.start()
+    await gateway.lifespan.start()
     (bound,) = bind("127.0.0.1", 0)
     bound.listen()
     acceptor = Acceptor([bound], lambda: InboundConnection(config, state, {}), state.connections, None, tls)
@@ -59,4 +59,4 @@ async def listening(authority: Authority, upstream: str, **given: Any) -> AsyncI
         async with asyncio.timeout(PATIENCE):
             while state.connections:  # noqa: ASYNC110 - uvicorn's set tells nobody
                 await asyncio.sleep(0.001)
-        await gateway.stop()
+        await gateway.lifespan.stop()

@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from oncegate import EXPOSED_HEADERS, IdempotencySettings
-from oncegate.app.operators.records import records
+from oncegate.app.operators.records import resolving
 from oncegate.middleware.rules.headers.added_headers import ADDED_HEADERS, AddedHeader, field
 from oncegate.middleware.rules.policy import OF_THE_MOMENT, compile_policy
 from tests.app.described import DESCRIPTION
@@ -24,7 +24,7 @@ def test_an_added_header_is_known_wherever_it_matters(header: AddedHeader) -> No
     assert f"`{header.name}" in CONTRACT
     assert (name in POLICY.own_headers) is header.is_ours, "an upstream's own is dropped"
     assert (name in POLICY.unstored) is (header.is_ours or name in OF_THE_MOMENT)
-    assert (name.decode() in records.NOT_KEPT) is header.is_on_replays
+    assert (name.decode() in resolving.NOT_KEPT) is header.is_on_replays
     refusal = pytest.raises(ValidationError, match="can't carry the key")
     with nullcontext() if header.name == "Idempotency-Key" else refusal:
         IdempotencySettings(header=header.name)

@@ -11,10 +11,11 @@ everything that is still under way a second later.
 # Compiled: docs/decisions/0012-compiled.md
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from oncegate.app.gateway.passing import Answering, Passing
 from oncegate.app.server.request import InboundRequest
 from oncegate.app.upstream.forward import Forwarder
 from oncegate.middleware.admission.attempt import Attempt
@@ -28,8 +29,6 @@ from oncegate.middleware.outcome.errors import GatewayFailed, NotProcessed
 from oncegate.middleware.outcome.problems import Answer
 from oncegate.middleware.outcome.responses import Headers
 
-Answering = Callable[[Awaitable[None], Scope, Send], Coroutine[Any, Any, None]]
-"""Awaits an answer by the upstream, and answers with a problem where that fails (`oncegate.app.gateway.gateway`)."""
 Response = tuple[int, Headers, bytes]
 StartSubmission = Callable[[Scope, Headers, bytes, str, Submission, Callable[[Response | Exception], None]], None]
 """Accepts a command, by callback (`oncegate.app.commands.submit.Submitter.start`)."""
@@ -78,75 +77,6 @@ class FastPath:
             return Passing(self._forwarder, request, self.answering, way).begin()
         request.start(self.answering(way.serve(request.receive, request.send), scope, request.send))  # it is observed
         return True
-
-
-class Passing:
-    """One request that passes through. ``bypass``: its route's method is under enforcement, but it has no key."""
-
-    __slots__ = ("_answering", "_began", "_bypass", "_connection", "_forwarder", "_request")
-
-    def __init__(
-        self,
-        forwarder: Forwarder,
-        request: InboundRequest,
-        answering: Answering,
-        bypass: Bypass | None = None,
-    ) -> None:
-        self._forwarder = forwarder
-        self._request = request
-        self._answering = answering
-        self._bypass = bypass
-
-    def begin(self) -> bool:
-        """Send it, if that needs no waiting."""
-        request, bypass = self._request, self._bypass
-        headers = request.scope["headers"] if bypass is None else bypass.headers
-        connection = self._forwarder.begin(request.scope, headers, request.body)
-        if connection is None:
-            return False
-        request.take()
-        self._connection = connection
-        self._began = began = connection.loop.time()
-        connection.then = self
-        self._forwarder.watch(connection, began)
-        if connection.error is not None:
-            self.on_lasting()
-        return True
-
-    def on_response(self) -> None:
-        """The upstream's response has progressed, or failed."""
-        connection, bypass = self._connection, self._bypass
-        try:
-            forwarder = self._forwarder
-            body = forwarder.take(connection)
-            if body is not None:
-                response = connection.response
-                status, lines = response.status, forwarder.lines(response)
-                headers = [] if lines else forwarder.headers(response)
-                if bypass is not None:
-                    lines, headers = bypass.answered(status, lines, headers)
-                self._request.respond(status, headers, body, lines)
-                return
-            if not connection.is_soon_whole:
-                self.on_lasting()
-        except Exception as error:  # noqa: BLE001 - answered; who called has nothing to do with it
-            connection.forget()
-            self._answer_by(_failing(error))
-
-    def on_lasting(self) -> None:
-        """Go on as a task."""
-        connection, request = self._connection, self._request
-        connection.leave_callbacks()
-        send = request.send if self._bypass is None else self._bypass.sending(request.send)
-        self._answer_by(self._forwarder.resume(connection, self._began, request.scope, request.receive, send))
-
-    def _answer_by(self, rest: Awaitable[None]) -> None:
-        request = self._request
-        request.start(self._answering(rest, request.scope, request.send))
-
-
-async def _failing(error: Exception) -> None:
-    raise GatewayFailed.by(error)
 
 
 class CallbackDriver:

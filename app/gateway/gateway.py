@@ -4,21 +4,20 @@ It is thin on purpose: of a request that passes through it checks the path and t
 touched. Errors arrive as exceptions, and are answered at the end of `Gateway.__call__`.
 """
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from oncegate.app.gateway.fast_path import FastPath, came_in_on
 from oncegate.app.gateway.lasting import Lasting
+from oncegate.app.gateway.lifespan import Lifespan
 from oncegate.app.gateway.tunnel import Tunnels
 from oncegate.app.operators.pages.operations import Operations
-from oncegate.app.operators.readiness import Readiness
 from oncegate.app.server.head import requests_websocket
 from oncegate.app.server.request import InboundRequest
-from oncegate.app.telemetry.access_log import note_problem
+from oncegate.app.telemetry.access_log import AccessLog, note_problem
 from oncegate.app.upstream.forward import IDEMPOTENT
-from oncegate.cache.errors import CacheError, CacheUnavailable
+from oncegate.middleware.admission.buffers import Unread
 from oncegate.middleware.http.asgi import App, Receive, Scope, Send, respond
 from oncegate.middleware.http.cors import CrossOrigin
 from oncegate.middleware.outcome.errors import GatewayFailed, NoAnswerInTime, NotProcessed, OutcomeUnknown
@@ -31,16 +30,12 @@ from oncegate.middleware.tokens.verifier import Tokens
 log = logging.getLogger("oncegate.gateway")
 
 
-class StartRefused(Exception):
-    """The gateway must not start. The text is one line for the operator."""
-
-
 class Gateway:
     """``forward`` is the way to the upstream, with the middleware in front of it.
 
-    `start` and `stop` belong to the lifespan. ``lasting`` is what this gateway shares with those before and after it;
-    ``install`` has that go by this one's settings. ``sample`` runs from start to stop, in one process. ``begun`` is called with
-    each request when its turn has come.
+    ``lasting`` is what this gateway shares with those before and after it; ``install`` has that go by this one's settings.
+    ``lifespan`` is for a process that starts with this one. ``check_addresses`` notes by which rules records are addressed;
+    what it returns is for the log. ``begun`` is called with each request when its turn has come.
     """
 
     def __init__(
@@ -48,15 +43,13 @@ class Gateway:
         forward: App,
         *,
         lasting: Lasting,
+        lifespan: Lifespan,
         install: Callable[[], None],
         operations: Operations,
-        readiness: Readiness,
         prefix: str,
         docs_url: str,
-        write: Callable[[], Awaitable[None]],
-        sample: Callable[[], Awaitable[None]] | None = None,
+        check_addresses: Callable[[], Awaitable[list[str]]],
         tokens: Tokens | None = None,
-        check_addresses: Callable[[], Awaitable[list[str]]] | None = None,
         fast_path: FastPath | None = None,
         tunnels: Tunnels | None = None,
         cors: CrossOrigin | None = None,
@@ -65,37 +58,41 @@ class Gateway:
         begun: Callable[[InboundRequest], None] | None = None,
     ) -> None:
         self.lasting = lasting
+        self.lifespan = lifespan
         self.install = install
-        self.access_log = lasting.access_log
-        """Gets a line for each request, where there is one; written from `start` on."""
         self.unshown = unshown
         """The headers whose values are nobody's request id, so that the log shows none of them."""
-        self.unread = lasting.middleware.door.unread
-        """The count of what waits for clients, kept by connections."""
         self.begun = begun
         self.operations = operations
-        self.readiness = readiness
-        self.refusal: str | None = None
         self._forward = forward
         self._prefix = prefix
-        self._below = prefix + "/"
         self._ops_port = ops_port
         self._docs_url = docs_url
-        self._write = write
-        self._sample = sample
         self.tokens = tokens
         self.check_addresses = check_addresses
-        self._sampling: asyncio.Future[None] | None = None
         self._fast_path = fast_path
         self._tunnels = tunnels
-        self.direct: Callable[[InboundRequest], bool] | None = None
-        """Takes a whole request that can be answered without a task. ``False``: nothing was done, call the app.
-
-        Requests for a WebSocket don't go there."""
+        self._cors = cors
         if fast_path is not None:
             fast_path.answering = self.answer
-            self.direct = fast_path.take
-        self._cors = cors
+
+    @property
+    def access_log(self) -> AccessLog | None:
+        """Gets a line for each request, where there is one."""
+        return self.lasting.access_log
+
+    @property
+    def unread(self) -> Unread:
+        """The count of what waits for clients, kept by connections."""
+        return self.lasting.middleware.door.unread
+
+    @property
+    def direct(self) -> Callable[[InboundRequest], bool] | None:
+        """Takes a whole request that can be answered without a task. ``False``: nothing was done, call the app.
+
+        Requests for a WebSocket don't go there.
+        """
+        return None if self._fast_path is None else self._fast_path.take
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI 3."""
@@ -103,7 +100,7 @@ class Gateway:
             await self._other(scope, receive, send)
             return
         path: str = scope["path"]
-        below = path.startswith(self._prefix) and (path == self._prefix or path.startswith(self._below))
+        below = path.startswith(self._prefix) and path[len(self._prefix) :][:1] in ("", "/")
         if below or came_in_on(self._ops_port, scope):
             await self.operations(scope, receive, send)
             return
@@ -159,76 +156,11 @@ class Gateway:
         with suppress(RuntimeError):
             await respond(send, answer.status, answer.headers, answer.body)
 
-    def enter(self, index: int) -> None:
-        """This process is worker ``index`` from now on."""
-        self.lasting.enter(index)
-        if index:
-            self._sample = None  # the first one does, for all
-
-    # -- lifespan -----------------------------------------------------------------------------------------------------
-
     async def _other(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await self._lifespan(receive, send)
+            await self.lifespan(receive, send)
         elif scope["type"] == "websocket":
             await receive()
             await send({"type": "websocket.close", "code": 1003})
         else:
             raise RuntimeError(f"no such ASGI scope here: {scope['type']}")
-
-    async def _lifespan(self, receive: Receive, send: Send) -> None:
-        await receive()
-        try:
-            await self.start()
-        except StartRefused as error:
-            self.refusal = str(error)
-            await send({"type": "lifespan.startup.failed", "message": ""})  # whoever started us logs it, in one line
-            return
-        await send({"type": "lifespan.startup.complete"})
-        await receive()
-        await self.stop()
-        await send({"type": "lifespan.shutdown.complete"})
-
-    async def start(self) -> None:
-        """Begin to fetch what requests will need; check the cache.
-
-        Raises `StartRefused` where it can't hold the guarantees; starts all the same where it is away.
-        """
-        self.lasting.start()
-        if self.tokens is not None:
-            self.tokens.source.refresh()
-        try:
-            for line in await self.lasting.cache.check():
-                log.warning("%s", line)
-            takes_records = await self._takes_records()
-            try:
-                for line in await self.check_addresses() if self.check_addresses is not None else ():
-                    log.warning("%s", line)
-            except CacheUnavailable:
-                if takes_records:  # else what is wrong was said, and what to do about it
-                    raise
-        except CacheUnavailable as error:
-            # What passes through doesn't need it, and it may come back.
-            log.warning("the cache can't be reached yet, keyed requests are refused until then: %s", error)
-        except CacheError as error:
-            await self.lasting.close()
-            raise StartRefused(f"cache: {error}") from None
-        if self._sample is not None:
-            self._sampling = asyncio.ensure_future(self._sample())
-
-    async def _takes_records(self) -> bool:
-        try:
-            await self._write()
-        except CacheError as error:
-            log.warning("the cache takes no records, keyed requests are refused until it does: %s", error)
-            return False
-        return True
-
-    async def stop(self) -> None:
-        """Wait for attempts to end, then close connections."""
-        if self._sampling is not None:
-            self._sampling.cancel()
-        await self.lasting.drain()
-        await self.lasting.close()
-        if self.access_log is not None:
-            self.access_log.lines.close()

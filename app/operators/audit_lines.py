@@ -66,6 +66,14 @@ class AuditLines:
         return {"lines": wanted[:limit], "kept": len(kept)}
 
 
+async def report(audit: AuditLines | None, author: Author, what: str, done: str) -> None:
+    """Write the line about ``what`` was ``done`` to; it is kept too, where the cache keeps such lines."""
+    if audit is None:
+        author.report(what, done)
+    else:
+        await audit.report(author, what, done)
+
+
 _TEXTS: Final = ("operator", "what", "done", "reason", "process")
 
 

@@ -7,10 +7,9 @@ message is shown without one, and without what was stored.
 from typing import TYPE_CHECKING, Any
 
 from oncegate.app.operators.audit import Author, printable
-from oncegate.app.operators.audit_lines import AuditLines
+from oncegate.app.operators.audit_lines import AuditLines, report
 from oncegate.app.operators.database.lines import BODY_SHOWN, message_line
 from oncegate.app.operators.records.records import Records
-from oncegate.app.operators.records.resolving import report
 
 if TYPE_CHECKING:  # these load redis-py's client, and SQLAlchemy
     from oncegate.app.operators.database.database import OperatorsDatabase

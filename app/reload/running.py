@@ -179,8 +179,7 @@ class Running:
     async def settle(self, before: Forwarder) -> None:
         """Finish what `install` began, in an event loop: note by which rules records are addressed, close connections."""
         try:
-            check = self.gateway.check_addresses
-            for line in await check() if check is not None else ():
+            for line in await self.gateway.check_addresses():
                 log.warning("%s", line)
         except CacheError as error:
             log.warning("the rules that records are addressed by are not noted: %s", error)

@@ -21,7 +21,7 @@ from time import monotonic
 from typing import Final
 
 from oncegate.app.settings.certificates import ListenerTls
-from oncegate.app.telemetry.shared_numbers import SharedNumbers
+from oncegate.app.telemetry.columns import SharedNumbers
 
 log = logging.getLogger("oncegate.serve")
 

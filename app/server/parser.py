@@ -57,8 +57,8 @@ class InboundParser:
         self.shared: dict[str, Any] = {}
         self.in_message = False
         self.in_head = False
-        self._url = b""
-        self._rest_of_url = bytearray()
+        self._url: bytes | bytearray = b""
+        """The request's target; in an array where it comes in pieces, which may be many."""
         self._headers: list[tuple[bytes, bytes]] = []
         self._fed = 0
         self._quiet = 0
@@ -101,10 +101,12 @@ class InboundParser:
 
     def on_url(self, url: bytes) -> None:
         """A piece of the request's target."""
-        if self._url:
-            self._rest_of_url += url
-        else:
+        if not self._url:
             self._url = url
+        else:
+            if not isinstance(self._url, bytearray):
+                self._url = bytearray(self._url)
+            self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """One field of the head; or of trailers, which must not be merged into a head (RFC 9110 section 6.5.1): dropped."""
@@ -117,28 +119,26 @@ class InboundParser:
     def on_headers_complete(self) -> None:
         """The head is whole: its size is known exactly, and the request can begin."""
         self.in_head = False
-        if self._rest_of_url:
-            self._url += self._rest_of_url
-            self._rest_of_url = bytearray()
         parser = self._parser
         method: bytes = parser.get_method()
+        url = bytes(self._url) if isinstance(self._url, bytearray) else self._url
         version = self._version
         if version:  # as a rule
             self._version = ""
         else:
-            version = self._unseen_version(method)
+            version = self._unseen_version(method, url)
         headers = self._headers
-        self._url = without_authority(self._url, method, version, headers)
+        url = without_authority(url, method, version, headers)
         fields = dict(headers)
         expects_go_ahead = b"expect" in fields and version == "1.1" and expects_continue(headers)
         if self._quiet > _HOLDS_TOO_MANY:
-            self._check_size(headers)
+            self._check_size(url, headers)
         upgrades = ends = False
         if b"upgrade" in fields or method == b"CONNECT":
             upgrades = version == "1.1" and requests_websocket(headers)
             ends = parser.should_upgrade()
         if ends and not upgrades and method != b"CONNECT":
-            self._parse_again(method, version)
+            self._parse_again(method, url, version)
             return
         # Nothing may be read behind an upgrade that is refused: a body would be taken for the next request.
         keep_alive = version == "1.1" and not ends
@@ -148,7 +148,7 @@ class InboundParser:
             self._is_last = True
         self._quiet = 0
         self._headers = []
-        scope = scope_of(RequestTarget(method, self._url), version, headers, self.shared)
+        scope = scope_of(RequestTarget(method, url), version, headers, self.shared)
         request = InboundRequest(self._connection, scope, fields, keep_alive, expects_go_ahead, upgrades)
         if upgrades and ends and can_switch(method, headers):
             scope[UPGRADING] = request
@@ -165,16 +165,16 @@ class InboundParser:
             self.in_message = False
             self._connection.request_is_whole()
 
-    def _check_size(self, headers: list[tuple[bytes, bytes]]) -> None:
-        size = len(self._url) + sum(len(name) + len(value) + 4 for name, value in headers)
+    def _check_size(self, url: bytes, headers: list[tuple[bytes, bytes]]) -> None:
+        size = len(url) + sum(len(name) + len(value) + 4 for name, value in headers)
         if len(headers) > MAX_FIELDS or size > MAX_HEAD_BYTES:
             self._quiet += MAX_HEAD_BYTES + PIECE_BYTES
             raise HeadRefused
 
-    def _unseen_version(self, method: bytes) -> str:
+    def _unseen_version(self, method: bytes, url: bytes) -> str:
         """The version of a request whose line may be of any kind. Raises `HeadRefused` unless it is one of HTTP/1."""
         raw, self._earlier = self._earlier + self._data, bytearray()
-        line = b"%b %b " % (method, self._url)
+        line = b"%b %b " % (method, url)
         if line + b"RTSP/" in raw or line + b"ICE/" in raw:
             raise HeadRefused
         version: str = self._parser.get_http_version()
@@ -184,9 +184,9 @@ class InboundParser:
             raise HeadRefused
         return version
 
-    def _parse_again(self, method: bytes, version: str) -> None:
+    def _parse_again(self, method: bytes, url: bytes, version: str) -> None:
         """Have this head parsed again without its ``Upgrade``; the first result is discarded."""
-        lines = [b"%b %b HTTP/%b" % (method, self._url, version.encode())]
+        lines = [b"%b %b HTTP/%b" % (method, url, version.encode())]
         lines += [b"%b: %b" % field for field in self._headers if field[0] != b"upgrade"]
         self._again = b"\r\n".join(lines) + _END_OF_HEAD
         self._headers = []

@@ -8,8 +8,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 
-from oncegate.app.telemetry.columns import Histogram
-from oncegate.app.telemetry.shared_numbers import SharedNumbers
+from oncegate.app.telemetry.columns import Histogram, SharedNumbers
 from oncegate.prometheus.families import COUNTERS, GAUGES, HISTOGRAMS
 
 OPENMETRICS: Final = "application/openmetrics-text; version=1.0.0"

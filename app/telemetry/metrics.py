@@ -1,30 +1,27 @@
 """Prometheus metrics: counted in shared memory, summed over the workers when they are scraped.
 
 Every label has a bounded set of values, fixed at the start: a route's pattern, its methods, a decision, a state, an
-operation. A key, a caller or a path never is one. The numbers are in `oncegate.app.telemetry.shared_numbers`;
+operation. A key, a caller or a path never is one. The numbers are in `oncegate.app.telemetry.columns`;
 prometheus-client only formats them (its own mode for several processes keeps a file per process and costs six times as
 much per number).
 """
 # Compiled: docs/decisions/0012-compiled.md
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from time import time
 from typing import Final
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 
 from oncegate import __version__
-from oncegate.app.telemetry.columns import Columns, Histogram
+from oncegate.app.telemetry.columns import Columns, Histogram, SharedNumbers
 from oncegate.app.telemetry.exposition import counter, gauge, histogram, page_of
 from oncegate.app.telemetry.pending_records import PendingRecords
-from oncegate.app.telemetry.process_columns import ProcessColumns
-from oncegate.app.telemetry.route_columns import RouteColumns
-from oncegate.app.telemetry.route_matches import RouteMatches
-from oncegate.app.telemetry.shared_numbers import SharedNumbers
+from oncegate.app.telemetry.process_columns import EventColumns, ProcessColumns, SampleColumns
+from oncegate.app.telemetry.route_columns import RouteColumns, RouteMatches
 from oncegate.cache.record import State
 from oncegate.middleware.admission.observe import ENFORCED, Observation, Watch
-from oncegate.prometheus.families import HISTOGRAMS, OPERATIONS, OTHER, RELOADS
+from oncegate.prometheus.families import HISTOGRAMS, OPERATIONS, OTHER
 
 SPARE_COLUMNS: Final = 65_536
 """Room for routes that come by a reload, some 600. Memory that nobody has written to takes none."""
@@ -54,13 +51,10 @@ class Metrics(Watch):
         self._process = ProcessColumns(columns)
         self._cache = {operation: Histogram(columns, HISTOGRAMS["cache"].bounds) for operation in OPERATIONS}
         self._cache_errors = {operation: columns.take() for operation in OPERATIONS}
-        self._reloads = {outcome: columns.take() for outcome in RELOADS}
-        self._refused_logins, self._lines_dropped, self._readers_dropped = (columns.take() for _ in range(3))
-        self._unknown, self._sampled_at = columns.take(), columns.take()
-        self._most_columns = columns.count + SPARE_COLUMNS
+        self._events, self._samples = EventColumns(columns), SampleColumns(columns)
         # The last row is for what the parent of several workers counts.
         self._parents_row = workers if workers > 1 else 0
-        self._numbers = SharedNumbers(self._most_columns, self._parents_row + 1)
+        self._numbers = SharedNumbers(columns.count + SPARE_COLUMNS, self._parents_row + 1)
         self._row = self._numbers.row
         self.matches = RouteMatches(columns, self._numbers)
         self._shares: Mapping[str, tuple[float, bool]] = {}
@@ -79,7 +73,7 @@ class Metrics(Watch):
     ) -> bool:
         """Whether `serve` can be called with these, besides all that has been counted since the start."""
         counted = self._routes.count_new(routes, submissions) + self.matches.count_new(listed)
-        return self._columns.count + counted <= self._most_columns
+        return self._columns.count + counted <= self._numbers.columns
 
     def serve(
         self,
@@ -106,7 +100,7 @@ class Metrics(Watch):
     def reloaded(self, outcome: str) -> None:
         """Count a reload, by one of `RELOADS`. For the process that decides it: the parent, where there are workers."""
         self._numbers.take(self._parents_row)
-        self._numbers.row[self._reloads[outcome]] += 1
+        self._numbers.row[self._events.reloads[outcome]] += 1
 
     def enter(self, index: int) -> None:
         """This process is worker ``index`` from now on: what its predecessor had under way is gone, what it counted stays."""
@@ -170,7 +164,7 @@ class Metrics(Watch):
         self._process.unread.change(self._row, change)
 
     def reader_dropped(self) -> None:
-        self._row[self._readers_dropped] += 1
+        self._row[self._events.readers_dropped] += 1
 
     def tunnels_changed(self, change: int) -> None:
         """Count tunnels that have begun, or ended."""
@@ -178,7 +172,7 @@ class Metrics(Watch):
 
     def sampled(self, unknown: int) -> None:
         """Note how many records of the cache were found to read unknown. One process samples."""
-        self._row[self._unknown], self._row[self._sampled_at] = unknown, time()
+        self._samples.note(self._row, unknown)
 
     def submitted(self, route: str, outcome: str) -> None:
         """Count one submission: ``accepted``, or why not."""
@@ -186,11 +180,11 @@ class Metrics(Watch):
 
     def login_refused(self) -> None:
         """Count a request that brought a wrong token for operators."""
-        self._row[self._refused_logins] += 1
+        self._row[self._events.logins_refused] += 1
 
     def access_log_dropped(self, lines: int) -> None:
         """Count ``lines`` of the access log that could not be written."""
-        self._row[self._lines_dropped] += lines
+        self._row[self._events.lines_dropped] += lines
 
     def cache_answered(self, operation: str, seconds: float) -> None:
         """Count a cache's answer, and how long it took."""
@@ -224,7 +218,7 @@ class Metrics(Watch):
             "outcomes_waiting": self._process.waiting.column,
             "worker_deaths": self._process.deaths,
             "attempts_lost": self._process.died_with,
-            "logins_refused": self._refused_logins,
+            "logins_refused": self._events.logins_refused,
         }
         return {name: int(self._numbers.total(column)) for name, column in columns.items()}
 
@@ -239,17 +233,15 @@ class Metrics(Watch):
         info.add_metric([__version__], 1)
         yield info
         yield self._process.of_configurations(numbers)
-        yield counter(numbers, "reloads", self._reloads)
+        yield from self._events.families(numbers)
         yield from self._routes.of_requests(numbers)
-        yield counter(numbers, "logins_refused", {(): self._refused_logins})
-        yield counter(numbers, "access_log_dropped", {(): self._lines_dropped})
         yield counter(numbers, "submissions", self._routes.submissions)
         yield counter(numbers, "cache_errors", self._cache_errors)
         yield self._routes.of_upstream(numbers)
         yield histogram(numbers, "cache", self._cache)
-        yield from self._process.of_the_moment(numbers, self._readers_dropped)
+        yield from self._process.of_the_moment(numbers)
         yield self.matches.family()
-        yield from self._samples()
+        yield from self._samples.families(numbers)
         percent, shadowed = gauge("enforced_percent"), gauge("shadowed")
         for route, (share, is_shadowed) in self._shares.items():
             percent.add_metric([route], share)
@@ -258,12 +250,3 @@ class Metrics(Watch):
         yield shadowed
         for name, read in self._gauges.items():
             yield gauge(name, read())
-
-    def _samples(self) -> Iterable[Metric]:
-        at = self._numbers.total(self._sampled_at)
-        unknown, when = gauge("records"), gauge("records_sampled_timestamp_seconds")
-        if at:  # nothing was counted otherwise, and none would be a statement
-            unknown.add_metric([State.UNKNOWN.value], self._numbers.total(self._unknown))
-            when.add_metric([], at)
-        yield unknown
-        yield when

@@ -1,15 +1,17 @@
-"""The columns of what a process has under way, which is lost with it, and of what has been lost so."""
+"""The columns of what a process has under way, which is lost with it, of what has been lost so, and of what happens seldom."""
 # Compiled: docs/decisions/0012-compiled.md
 
 from collections import Counter
 from collections.abc import Iterator
+from time import time
 from typing import Final
 
 from prometheus_client.core import Metric
 
-from oncegate.app.telemetry.columns import Columns, Level
+from oncegate.app.telemetry.columns import Columns, Level, SharedNumbers
 from oncegate.app.telemetry.exposition import counter, gauge
-from oncegate.app.telemetry.shared_numbers import SharedNumbers
+from oncegate.cache.record import State
+from oncegate.prometheus.families import RELOADS
 
 DIGEST_DIGITS: Final = 12
 """Hexadecimal digits of a configuration's digest: a double holds 53 bits."""
@@ -49,14 +51,53 @@ class ProcessColumns:
                 family.add_metric([f"{int(digest):0{DIGEST_DIGITS}x}"], processes)
         return family
 
-    def of_the_moment(self, numbers: SharedNumbers, readers_dropped: int) -> Iterator[Metric]:
-        """The families of what is under way, and of what was lost. ``readers_dropped`` is the column of their number."""
+    def of_the_moment(self, numbers: SharedNumbers) -> Iterator[Metric]:
+        """The families of what is under way, and of what was lost."""
         total = numbers.total
         yield gauge("attempts_in_flight", total(self.in_flight.column))
         yield gauge("buffered_bytes", total(self.buffered.column))
         yield gauge("unread_bytes", total(self.unread.column))
         yield gauge("tunnels", total(self.tunnels.column))
-        yield counter(numbers, "readers_dropped", {(): readers_dropped})
         yield gauge("outcomes_waiting", total(self.waiting.column))
         yield counter(numbers, "worker_deaths", {(): self.deaths})
         yield counter(numbers, "attempts_lost", {(): self.died_with})
+
+
+class EventColumns:
+    """The columns of ``reloads`` by outcome, of ``logins_refused``, of lines of the access log and readers that were dropped."""
+
+    __slots__ = ("lines_dropped", "logins_refused", "readers_dropped", "reloads")
+
+    def __init__(self, columns: Columns) -> None:
+        self.reloads = {outcome: columns.take() for outcome in RELOADS}
+        self.logins_refused, self.lines_dropped, self.readers_dropped = (columns.take() for _ in range(3))
+
+    def families(self, numbers: SharedNumbers) -> Iterator[Metric]:
+        """The families of all of them."""
+        yield counter(numbers, "reloads", self.reloads)
+        yield counter(numbers, "logins_refused", {(): self.logins_refused})
+        yield counter(numbers, "access_log_dropped", {(): self.lines_dropped})
+        yield counter(numbers, "readers_dropped", {(): self.readers_dropped})
+
+
+class SampleColumns:
+    """The columns of how many records read unknown, and of when they were counted."""
+
+    __slots__ = ("_at", "_unknown")
+
+    def __init__(self, columns: Columns) -> None:
+        self._unknown, self._at = columns.take(), columns.take()
+
+    def note(self, row: "memoryview[float]", unknown: int) -> None:
+        """They were counted now."""
+        row[self._unknown], row[self._at] = unknown, time()
+
+    def families(self, numbers: SharedNumbers) -> Iterator[Metric]:
+        """The families of both; without a number until they were counted, since none would be a statement."""
+        at = numbers.total(self._at)
+        unknown, when = gauge("records"), gauge("records_sampled_timestamp_seconds")
+        if at:
+            unknown.add_metric([State.UNKNOWN.value], numbers.total(self._unknown))
+            when.add_metric([], at)
+        yield unknown
+        yield when

@@ -45,7 +45,6 @@ class Begun:
     """The decision about one delivery, and what follows from it for the broker.
 
     - ``decision``: what was decided.
-    - ``action``: for the broker; ``RUN`` where the delivery is to be executed. What follows then is known by its `execution`.
     - ``record``: the command's id, fit for logs; empty without a key.
     - ``attempt``: the number of this attempt among the consumer's at the command, those under its former names included; 0
       where nothing is counted.
@@ -56,7 +55,6 @@ class Begun:
     """
 
     decision: DeliveryDecision
-    action: Action
     record: str = ""
     attempt: int = 0
     reason: str = ""
@@ -64,6 +62,11 @@ class Begun:
     mismatch: bool = False
     origin: Origin = _NO_ORIGIN
     _execution: "Execution | None" = field(default=None, repr=False, compare=False)
+
+    @property
+    def action(self) -> Action:
+        """The action for the broker; of a delivery that is to be executed, ``RUN`` until its outcome is known."""
+        return self.decision.action if self._execution is None else self._execution.action
 
     @property
     def run(self) -> bool:
@@ -100,8 +103,8 @@ def decided(
     mismatch: bool = False,
     origin: Origin = _NO_ORIGIN,
 ) -> Begun:
-    """``decision`` about a delivery, with the action that it means."""
-    return Begun(decision, decision.action, record, attempt, reason, response, mismatch, origin)
+    """``decision`` about a delivery, which is not executed yet."""
+    return Begun(decision, record, attempt, reason, response, mismatch, origin)
 
 
 class Execution:
@@ -109,6 +112,7 @@ class Execution:
 
     - ``returned``, ``raised``: what a handler returned, or raised.
     - ``context``: what an inbox knows of the delivery.
+    - ``action``: for the broker: ``RUN`` until the outcome is known.
     - ``settled``: an outcome was given. It stands: what is given later changes nothing.
     - ``after_a_crash``: the last attempt's process died, or lost its lease: this command may have killed it.
     """
@@ -129,6 +133,7 @@ class Execution:
         self.raised: BaseException | None = None
         self.settled = False
         self.after_a_crash = after_a_crash
+        self.action = begun.action
         self._begun = begun
         self._outcome: State | None = None
         self._attempt = attempt
@@ -141,11 +146,6 @@ class Execution:
     def begun(self) -> Begun:
         """The decision as it is by now: once an outcome was given, with the action that follows from it."""
         return replace(self._begun, _execution=self) if self._begun.run else self._begun
-
-    @property
-    def action(self) -> Action:
-        """The action for the broker: ``RUN`` until the outcome is known."""
-        return self._begun.action
 
     @property
     def attempt(self) -> int:
@@ -223,20 +223,15 @@ class Execution:
         """The claim was won, but no attempt is left: record the last error, after so many that were ``made``, for all to see."""
         decision = DeliveryDecision.EXHAUSTED
         self._begin_settling(State.FAILED)
-        self._begun = replace(
-            self._begun,
-            decision=decision,
-            action=decision.action,
-            attempt=made,
-            reason=reason,
-            response=error,
-        )
+        self.action = decision.action
+        self._begun = replace(self._begun, decision=decision, attempt=made, reason=reason, response=error)
         await self._settle(State.FAILED, error)
 
     async def withdraw(self, decision: DeliveryDecision, reason: str) -> None:
         """The claim was won, but can't be used: give it back."""
         self._begin_settling(None)
-        self._begun = replace(self._begun, decision=decision, action=decision.action, reason=reason)
+        self.action = decision.action
+        self._begun = replace(self._begun, decision=decision, reason=reason)
         await self._settle(None, None)
 
     def overran(self) -> None:
@@ -286,7 +281,9 @@ class Execution:
         return True
 
     def _decide(self, action: Action, reason: str | None = None) -> None:
-        self._begun = replace(self._begun, action=action, reason=self._begun.reason if reason is None else reason)
+        self.action = action
+        if reason is not None:
+            self._begun = replace(self._begun, reason=reason)
 
     async def _settle(self, state: State | None, response: StoredResponse | None, note: str = "") -> None:
         attempt = self._attempt

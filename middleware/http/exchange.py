@@ -33,7 +33,7 @@ from oncegate.middleware.outcome.raised import kind_and_text, outcome_of
 from oncegate.middleware.rules.errors import MOST_TURNS, overtaken
 from oncegate.middleware.rules.keys.key import Fields, fingerprint, forgiving, record_id
 from oncegate.middleware.rules.policy import PREFER, RAISE_HEADER
-from oncegate.middleware.rules.prefer import wanted_wait, wants_error
+from oncegate.middleware.rules.prefer import Preferences, wanted_wait, wants_error
 from oncegate.middleware.tokens.verifier import Tokens
 
 log = logging.getLogger("oncegate.http")
@@ -127,7 +127,9 @@ class Exchange(KeyedRequest):
 
     def waits(self) -> None:
         """The driver waits for the attempt in the way, as the request prefers."""
-        self.applied = int(self._wait)
+        if self.preferences is None:
+            self.preferences = Preferences()
+        self.preferences.waited = int(self._wait)
 
     def on_waited(self, verdict: Verdict | None) -> Step:
         """There is nothing to wait for any more: ``None`` where the attempt in the way has gone without an outcome."""

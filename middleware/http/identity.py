@@ -8,10 +8,10 @@ from oncegate.middleware.rules.errors import CallerMissing, CookieAlone, KeyMiss
 from oncegate.middleware.rules.keys.key import Fields, parse_key, read_key
 from oncegate.middleware.rules.policy import COOKIE, Policy
 
-JWT: Final = b"Bearer eyJ"
+_JWT: Final = b"Bearer eyJ"
 """How a token begins that is a JWT: a refresh makes another one of it."""
-BEARER: Final = b"Bearer "
-SIGNED: Final = (b"AWS4-", b"OAuth ", b"HMAC", b"Digest ", b"Signature ")
+_BEARER: Final = b"Bearer "
+_SIGNED: Final = (b"AWS4-", b"OAuth ", b"HMAC", b"Digest ", b"Signature ")
 """How Authorization begins whose value changes with each request."""
 SIGNATURES_CHANGE: Final = (
     "Authorization changes with each request here (a signing scheme), so that no retry meets its own record: "
@@ -51,6 +51,13 @@ def request_key(fields: Fields, policy: Policy) -> tuple[str, bytes, bool] | Non
         key = str(uuid4())
         return key, b'"%b"' % key.encode(), True
     raise KeyMissing(f"This operation requires the header {policy.settings.header}.")
+
+
+def changing_caller(authorization: bytes) -> str:
+    """The warning about an ``Authorization`` that is another one with each request, or each token; empty: it stays."""
+    if authorization.startswith(_BEARER):
+        return TOKENS_CHANGE if authorization.startswith(_JWT) else ""
+    return SIGNATURES_CHANGE if authorization.startswith(_SIGNED) else ""
 
 
 def nameless_scope(fields: Fields, policy: Policy, generated: bool = False) -> list[bytes] | None:

@@ -21,12 +21,8 @@ from oncegate.middleware.admission.tracing import RequestTrace
 from oncegate.middleware.http.apps.functions import named_caller
 from oncegate.middleware.http.door import HttpDoor
 from oncegate.middleware.http.identity import (
-    BEARER,
     COOKIES_ALONE,
-    JWT,
-    SIGNATURES_CHANGE,
-    SIGNED,
-    TOKENS_CHANGE,
+    changing_caller,
     nameless_scope,
     request_key,
 )
@@ -41,11 +37,10 @@ from oncegate.middleware.outcome.problems import (
     problem,
 )
 from oncegate.middleware.rules.errors import CallerInvalid, CookieAlone, Refusal, TooManyKeys
-from oncegate.middleware.rules.headers.added_headers import field
 from oncegate.middleware.rules.headers.request_id import ids, request_id
 from oncegate.middleware.rules.keys.key import Fields, pick, record_digests, record_key, scope_parts
 from oncegate.middleware.rules.policy import ATTEMPT_HEADER, Policy
-from oncegate.middleware.rules.prefer import wants_async
+from oncegate.middleware.rules.prefer import Preferences, wants_async
 from oncegate.middleware.rules.versions import AggregateVersion
 from oncegate.middleware.tokens.verifier import Tokens
 
@@ -65,29 +60,25 @@ _named: Final = tuple.__new__
 """Makes a named tuple in half the time of its own constructor."""
 Headers = list[tuple[bytes, bytes]]
 
-_PREFERENCE_APPLIED: Final = field("Preference-Applied")
-
 
 class KeyedRequest:
     """One request under ``policy``: `identify` comes first, then one of the answers.
 
-    ``key`` is ``None`` until one was read. ``record`` is the record's id. ``fields`` are the headers of interest. Set
-    ``applied`` to the seconds of ``Prefer: wait`` once a wait took place.
+    ``key`` is ``None`` until one was read. ``record`` is the record's id. ``fields`` are the headers of interest.
+    ``preferences`` are there where it has some that its answer may have to name.
     """
 
     __slots__ = (
-        "_accepted",
         "_began",
         "_generated",
         "_key_line",
         "_names_attempt",
-        "_prefers_async",
-        "applied",
         "door",
         "fields",
         "key",
         "other_key",
         "policy",
+        "preferences",
         "record",
         "scope",
         "trace",
@@ -104,17 +95,14 @@ class KeyedRequest:
         self.record = ""
         self.other_key = ""
         """The look-up key by the other secret, while two are in use."""
-        self.applied: int | None = None
         self.door = door
         self.scope = scope
         self.trace: RequestTrace | None = None if door.traces is None else door.traces.of(scope, policy)
         self._began = _now()
         self._key_line = b""
         self._generated = False
-        self._prefers_async = False
         self._names_attempt = False
-        self._accepted = False
-        """Whether the answer is the one that a submission got."""
+        self.preferences: Preferences | None = None
 
     # -- who sends it, and under which key -----------------------------------------------------------------------------
 
@@ -164,19 +152,18 @@ class KeyedRequest:
         self.record = record_digests(self.key, caller, digests)
         if digests.former is not None:
             self.other_key = record_key(door.namespace, self.key, caller, digests.former)
-        if door.warn_of_signed_callers:
-            credentials = fields.get(b"authorization")
-            if credentials is not None:
-                value = credentials[0]
-                if value.startswith(JWT) if value.startswith(BEARER) else value.startswith(SIGNED):
-                    door.warn_of_signed_callers = False
-                    log.warning(TOKENS_CHANGE if value.startswith(JWT) else SIGNATURES_CHANGE)
+        if door.warn_of_signed_callers and b"authorization" in fields:
+            warning = changing_caller(fields[b"authorization"][0])
+            if warning:
+                door.warn_of_signed_callers = False
+                log.warning(warning)
         return door.namespace + ":" + self.record  # a formatted string takes three times as long
 
     def _submitted(self, policy: Policy, submission: Policy) -> Policy:
         """The rules that hold: those for a ``submission``, if the request is one. Raises what `Aggregates.version` raises."""
-        self._prefers_async = wants_async(self.fields)
-        if not self._prefers_async and policy.mode != "async":
+        if wants_async(self.fields):
+            self.preferences = Preferences(respond_async=True)
+        elif policy.mode != "async":
             return policy
         self.policy = submission
         aggregates = submission.aggregates
@@ -207,15 +194,16 @@ class KeyedRequest:
         recorded = attempt.number > 0  # without a record, nothing is enforced
         self.observed(_FIRST if recorded else _BYPASS, status, attempt.number)
         if attempt.claim.submission:
-            self._accepted = True
+            if self.preferences is not None:
+                self.preferences.accepted = True
             cors = self.door.cors
             if cors is not None:  # the answer is the gateway's own
                 headers = [*headers, *cors.headers(self.scope["headers"])]
         headers, lines = responses.executed(
             headers, lines, status, policy=self.policy, key_line=self._key_line, recorded=recorded
         )
-        if self._prefers_async or self.applied is not None:
-            self._add_preference(headers)
+        if self.preferences is not None:
+            self.preferences.add_applied(headers)
         return headers, lines
 
     def answer_by(self, verdict: Verdict) -> Answer:
@@ -234,7 +222,8 @@ class KeyedRequest:
             self.trace.found(record.trace.span)
             extra = {"original_trace_id": trace_id_of(record.trace.span)}
         if decision is _REPLAY:
-            self._accepted = record.submission and record.state is State.SUCCEEDED
+            if self.preferences is not None:
+                self.preferences.accepted = record.submission and record.state is State.SUCCEEDED
             policy, line, ready, left_ms = self.policy, self._key_line, record.ready, verdict.remaining_ms
             if ready is not None:
                 answer = responses.replay_as_sent(ready, left_ms, policy, line)
@@ -303,8 +292,8 @@ class KeyedRequest:
 
     def _answer(self, answer: Answer, decision: str, attempt: int, *, mismatch: bool = False) -> Answer:
         self.observed(decision, answer.status, attempt, mismatch=mismatch)
-        if self._prefers_async or self.applied is not None:
-            self._add_preference(answer.headers)
+        if self.preferences is not None:
+            self.preferences.add_applied(answer.headers)
         cors = self.door.cors
         if cors is not None:
             if decision == _REPLAYED:
@@ -314,13 +303,6 @@ class KeyedRequest:
         if self.door.date_header:
             answer.headers.append(responses.date())
         return answer
-
-    def _add_preference(self, headers: Headers) -> None:
-        applied = [b"respond-async"] if self._prefers_async and self._accepted else []
-        if self.applied is not None:
-            applied.append(b"wait=%d" % self.applied)
-        if applied:
-            headers.append((_PREFERENCE_APPLIED, b", ".join(applied)))
 
     def observed(self, decision: str, status: int, attempt: int = 0, *, mismatch: bool = False) -> None:
         """Call ``observe`` with the answer. Its errors are only logged."""

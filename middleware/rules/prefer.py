@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from oncegate.cache.fields import FIELD_NAME
+from oncegate.middleware.rules.headers.added_headers import field
 from oncegate.middleware.rules.keys.key import Fields
 from oncegate.middleware.rules.policy import PREFER, Policy
 
+_APPLIED: Final = field("Preference-Applied")
 MAX_PREFER_BYTES: Final = 1024
 """The most bytes of all field lines. With more, all of it is ignored, as a server may (RFC 7240 section 2)."""
 
@@ -21,6 +23,29 @@ _PREFERENCE: Final = re.compile(
     rb"[ \t]*(" + _TOKEN + rb")" + _VALUE + rb"(?:[ \t]*;(?:[ \t]*" + _TOKEN + _VALUE + rb")?)*[ \t]*(?:,|$)",
     re.DOTALL,
 )
+
+
+class Preferences:
+    """The preferences of one request, and which of them its answer names as applied.
+
+    ``respond_async``: it prefers that; ``accepted``: its answer is the one that a submission got; ``waited``: the seconds of its
+    ``wait``, once a wait took place.
+    """
+
+    __slots__ = ("accepted", "respond_async", "waited")
+
+    def __init__(self, *, respond_async: bool = False) -> None:
+        self.respond_async = respond_async
+        self.accepted = False
+        self.waited: int | None = None
+
+    def add_applied(self, headers: list[tuple[bytes, bytes]]) -> None:
+        """Add ``Preference-Applied``, where any was applied."""
+        applied = [b"respond-async"] if self.respond_async and self.accepted else []
+        if self.waited is not None:
+            applied.append(b"wait=%d" % self.waited)
+        if applied:
+            headers.append((_APPLIED, b", ".join(applied)))
 
 
 def preferences(lines: Sequence[bytes]) -> list[tuple[bytes, bytes]]:

@@ -80,10 +80,10 @@ def test_the_narrowest_entry_counts() -> None:
     [
         ("CPyDef_server___connection___InboundConnection___close", "app.server.connection:InboundConnection.close"),
         ("CPyDef_http1_____number", "app.http1:_number"),
-        ("CPyDef_fast_path___Passing_clear", "app.gateway.fast_path:Passing"),
+        ("CPyDef_passing___Passing_clear", "app.gateway.passing:Passing"),
         ("CPyDef_enter_____mypyc__Bypass_setup", "middleware.http.enter:Bypass"),
         ("CPyDef_forward_____call___3_Forwarder_gen___send", "app.upstream.forward:Forwarder.__call__"),
-        ("CPyDef_metrics___Metrics____samples.cold", "app.telemetry.metrics:Metrics._samples"),
+        ("CPyDef_columns___Histogram____turn_to.cold", "app.telemetry.columns:Histogram._turn_to"),
         ("CPyDef_calls___ClaimCall___read__CallbackCall_glue", "cache.redis.calls:ClaimCall.read"),
     ],
 )  # fmt: skip

@@ -234,7 +234,8 @@ async def purge(
 
 
 async def _resolve(source: "Source", identifier: str, request: "ResolveRequest", reason: str, *, as_json: bool) -> None:
-    from oncegate.app.operators.records.records import WHY_NOT, Records
+    from oncegate.app.operators.records.records import Records
+    from oncegate.app.operators.records.resolving import WHY_NOT
     from oncegate.cache.transitions import Resolution
 
     resolution = await source.resolve(identifier, request, author(reason))

@@ -51,7 +51,7 @@ def finding_options(command: Callable[..., Any]) -> Callable[..., Any]:
         outcome: str | None, status: int | None, body: str, headers: tuple[str, ...], ttl: float | None, **others: Any
     ) -> Any:
         def finding(caller: str | None, *, force: bool = False, attempt: int = 0) -> "ResolveRequest":
-            from oncegate.app.operators.records.records import resolution
+            from oncegate.app.operators.records.resolving import resolution
 
             if caller is not None and body == "@-":
                 end("standard input can't be both the caller and the body")

@@ -10,7 +10,7 @@ MOST_ROWS: Final = 50
 
 
 async def audit(visit: Visit) -> Response:
-    """Who did what?"""
+    """The operators' last changes."""
     if visit.sources.audit is None:
         raise PageRefused(404, "This cache keeps no audit lines: they are in the log oncegate.audit alone.")
     operator = visit.query("operator")[:64]

@@ -13,7 +13,7 @@ LISTED: Final = 50
 
 
 async def callers(visit: Visit) -> Response:
-    """Who reuses keys? Who gets 400, 409, 422 and 429?"""
+    """The callers who reuse keys, or get 400, 409, 422 and 429."""
     minutes = visit.query("minutes") or MINUTES[0]
     if minutes not in MINUTES:
         raise PageRefused(400, f"minutes is one of {', '.join(MINUTES)}.")

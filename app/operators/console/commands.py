@@ -25,7 +25,7 @@ _UNREAD: Final = "the consumer reads the stream no more. Start its worker first.
 
 
 async def commands(visit: Visit) -> Response:
-    """How far are the consumers? What was given up?"""
+    """How far the consumers are, and the commands that were given up."""
     streams = [await _stream(visit, name) for name in visit.sources.streams]
     return await visit.page("commands.html", "Commands", streams=streams, address=below)
 

@@ -32,7 +32,7 @@ and to a first request whose upstream was lost.
 
 
 async def overview(visit: Visit) -> Response:
-    """What needs a person? What is up?"""
+    """The first page: all that needs a person, and which processes are up."""
     sources = visit.sources
     (_, ready), found, recent, up, cache, (database, streams) = await asyncio.gather(
         sources.readiness.check(),

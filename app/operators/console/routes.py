@@ -16,7 +16,7 @@ _AT_ONCE: Final = 20
 
 
 async def routes(visit: Visit) -> Response:
-    """Which rules are in effect?"""
+    """The rules in effect."""
     policy = visit.sources.policy()
     hits: Counter[str] = Counter()
     for (route, _, _), count in (await visit.sources.recent.counts()).items():

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from oncegate.app.operators.audit import Author, printable
-from oncegate.app.operators.audit_lines import AuditLines
+from oncegate.app.operators.audit_lines import AuditLines, report
 from oncegate.app.operators.database.errors import DatabaseUnavailable
 from oncegate.app.operators.database.lines import (
     DISCARDED,
@@ -21,7 +21,6 @@ from oncegate.app.operators.database.lines import (
     messages_line,
     number_line,
 )
-from oncegate.app.operators.records.resolving import report
 
 if TYPE_CHECKING:
     from oncegate.app.operators.database.database import OperatorsDatabase

@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from oncegate.app.operators.audit import Author, printable
-from oncegate.app.operators.audit_lines import AuditLines
+from oncegate.app.operators.audit_lines import AuditLines, report
 from oncegate.app.operators.letters.dead_letters import Commands, Letter
 from oncegate.app.operators.letters.groups import letters_of
-from oncegate.app.operators.records.resolving import report
 
 MOST_CHANGED: Final = 1000
 """Letters of a group that are retried or discarded at once."""

@@ -25,7 +25,7 @@ def group_of(letter: Letter) -> str:
 
 
 def _in_common(letter: Letter) -> tuple[str, str, str]:
-    """What the letters of a group have in common: the reason, the type of the error, and its text."""
+    """The reason, the type of the error and its text, which all letters of a group have in common."""
     reason, error_type, error = (text_of(letter.fields, name) for name in (REASON, ERROR_TYPE, ERROR))
     first, *_ = error.splitlines() or [""]
     return reason, error_type[:_MOST_TEXT], _VARIES.sub("#", first[: 4 * _MOST_TEXT])[:_MOST_TEXT]

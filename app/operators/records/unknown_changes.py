@@ -12,10 +12,10 @@ from time import monotonic
 from typing import Any, Final
 
 from oncegate.app.operators.audit import Author, resolved
-from oncegate.app.operators.audit_lines import AuditLines
+from oncegate.app.operators.audit_lines import AuditLines, report
 from oncegate.app.operators.records.newest import MOST_SCANNED, Chosen, Scan
 from oncegate.app.operators.records.records import Records
-from oncegate.app.operators.records.resolving import report, resolve_and_report
+from oncegate.app.operators.records.resolving import resolve_and_report
 from oncegate.cache.record import Claim, State
 from oncegate.cache.transitions import Resolution, ResolveRequest
 from oncegate.middleware.outcome.instants import instant

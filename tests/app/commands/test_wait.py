@@ -88,5 +88,5 @@ async def test_nobody_waits_for_a_client_that_has_left_or_in_a_gateway_that_stop
         await _polls(there, 0)
         stays = asyncio.create_task(there.client.get(location, headers=headers))
         await _polls(there)
-        there.gateway.readiness.draining = True
+        there.gateway.lasting.readiness.draining = True
         assert (await stays).json()["status"] == "accepted"

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from oncegate.app.factory import create_gateway
-from oncegate.app.gateway.gateway import StartRefused
+from oncegate.app.gateway.lifespan import StartRefused
 from oncegate.app.server import connection as inbound
 from oncegate.app.server import connection as server_connection
 from oncegate.app.server import parser as inbound_parser
@@ -178,7 +178,7 @@ async def start(error: Exception | None, monkeypatch: pytest.MonkeyPatch) -> Non
         return ["this one evicts"]
 
     monkeypatch.setattr(MemoryCache, "check", check)
-    await create_gateway(GatewaySettings(upstream="http://127.0.0.1:1")).start()
+    await create_gateway(GatewaySettings(upstream="http://127.0.0.1:1")).lifespan.start()
 
 
 async def test_a_cache_that_cannot_hold_the_guarantees_refuses_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,8 +202,8 @@ async def test_a_redis_whose_user_may_not_touch_the_keys_is_no_outage_in_the_log
     with RedisServer() as redis:
         redis.command("ACL", "SETUSER", "default", "resetkeys", "~other:*")
         gateway = create_gateway(GatewaySettings(upstream="http://127.0.0.1:1", cache=redis.url, namespace="shop"))
-        await gateway.start()
-        await gateway.stop()
+        await gateway.lifespan.start()
+        await gateway.lifespan.stop()
     assert "the cache takes no records" in caplog.text
     assert "read and write the keys shop:* and {shop:*" in caplog.text
     assert "can't be reached" not in caplog.text

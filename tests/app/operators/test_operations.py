@@ -63,7 +63,7 @@ async def test_ready_follows_the_upstream() -> None:
 
 async def test_not_ready_while_draining() -> None:
     async with Upstream(answering(OK)) as upstream, served(upstream.url) as (client, gateway):
-        gateway.readiness.draining = True
+        gateway.lasting.readiness.draining = True
         answer = await client.get("/_oncegate/readyz")
         assert (answer.status_code, answer.json()["status"]) == (503, "draining")
         assert (await client.get("/_oncegate/healthz")).status_code == 200

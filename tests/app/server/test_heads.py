@@ -147,48 +147,8 @@ def test_an_interim_response_announces_no_body(field: bytes) -> None:
     assert reader.failure is not None
 
 
-async def test_an_answer_is_written_field_by_field() -> None:
-    answer = [(b"server", b"s"), (b"connection", b"X"), (b"content-length", b"2"), (b"x-own", b""), (b"x-own", b"1")]
-
-    def direct(request: InboundRequest) -> bool:
-        request.take()
-        request.respond(200, answer, b"ab")
-        return True
-
-    config: Any = SimpleNamespace(loaded_app=SimpleNamespace(direct=direct))
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        wire = Wire(ours)
-        connection = InboundConnection(config, ServerState(), {})
-        connection.connection_made(wire)
-        connection.data_received(HEADS[0][0])
-        connection.connection_lost(None)
-    assert wire.seen == [b"HTTP/1.1 200 OK\r\nserver: s\r\ncontent-length: 2\r\nx-own: \r\nx-own: 1\r\n\r\nab"]
-
-
-async def test_lines_that_are_ready_go_into_an_answer_once_before_all_others() -> None:
-    def direct(request: InboundRequest) -> bool:
-        request.take()
-        request.respond(200, [(b"x-own", b"1")], b"ab", b"\r\nserver: s\r\ncontent-length: 2")
-        return True
-
-    config: Any = SimpleNamespace(loaded_app=SimpleNamespace(direct=direct))
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        wire = Wire(ours)
-        connection = InboundConnection(config, ServerState(), {})
-        connection.connection_made(wire)
-        connection.data_received(HEADS[0][0])
-        connection.connection_lost(None)
-    assert wire.seen == [b"HTTP/1.1 200 OK\r\nserver: s\r\ncontent-length: 2\r\nx-own: 1\r\n\r\nab"]
-
-
-async def test_an_apps_fields_may_come_one_by_one() -> None:
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        fields = [(b"x", b"1"), (b"content-length", b"0"), (b"x", b"2")]
-        await send({"type": "http.response.start", "status": 200, "headers": (field for field in fields)})
-        await send({"type": "http.response.body"})
-
+async def written(app: Any) -> list[bytes]:
+    """What a connection to ``app`` writes when a request has come."""
     config: Any = SimpleNamespace(loaded_app=app)
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -198,7 +158,38 @@ async def test_an_apps_fields_may_come_one_by_one() -> None:
         connection.data_received(HEADS[0][0])
         await _turns(6)
         connection.connection_lost(None)
-    assert wire.seen == [b"HTTP/1.1 200 OK\r\nx: 1\r\ncontent-length: 0\r\nx: 2\r\n\r\n"]
+    return wire.seen
+
+
+async def answered(headers: list[tuple[bytes, bytes]], ready: bytes = b"") -> list[bytes]:
+    """The same of an app that answers at once, with these fields and a body of two bytes."""
+
+    def direct(request: InboundRequest) -> bool:
+        request.take()
+        request.respond(200, headers, b"ab", ready)
+        return True
+
+    return await written(SimpleNamespace(direct=direct))
+
+
+async def test_an_answer_is_written_field_by_field() -> None:
+    answer = [(b"server", b"s"), (b"connection", b"X"), (b"content-length", b"2"), (b"x-own", b""), (b"x-own", b"1")]
+    head = b"HTTP/1.1 200 OK\r\nserver: s\r\ncontent-length: 2\r\nx-own: \r\nx-own: 1\r\n\r\n"
+    assert await answered(answer) == [head + b"ab"]
+
+
+async def test_lines_that_are_ready_go_into_an_answer_once_before_all_others() -> None:
+    head = b"HTTP/1.1 200 OK\r\nserver: s\r\ncontent-length: 2\r\nx-own: 1\r\n\r\n"
+    assert await answered([(b"x-own", b"1")], b"\r\nserver: s\r\ncontent-length: 2") == [head + b"ab"]
+
+
+async def test_an_apps_fields_may_come_one_by_one() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        fields = [(b"x", b"1"), (b"content-length", b"0"), (b"x", b"2")]
+        await send({"type": "http.response.start", "status": 200, "headers": (field for field in fields)})
+        await send({"type": "http.response.body"})
+
+    assert await written(app) == [b"HTTP/1.1 200 OK\r\nx: 1\r\ncontent-length: 0\r\nx: 2\r\n\r\n"]
 
 
 def test_usual_names_are_spelled_in_lower_case() -> None:

@@ -21,11 +21,10 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from oncegate.app.telemetry import logs
-from oncegate.app.telemetry.columns import Columns, Histogram, Level
+from oncegate.app.telemetry.columns import Columns, Histogram, Level, SharedNumbers
 from oncegate.app.telemetry.metrics import SPARE_COLUMNS, Metrics
 from oncegate.app.telemetry.observers import logged
 from oncegate.app.telemetry.pending_records import SLOTS, PendingRecords
-from oncegate.app.telemetry.shared_numbers import SharedNumbers
 from oncegate.cache.record import State
 from oncegate.middleware.admission.observe import Observation
 from oncegate.middleware.http.enter import Bypass

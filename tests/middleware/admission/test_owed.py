@@ -19,6 +19,10 @@ from tests.middleware.door import PATIENCE, Answering, Door
 
 REFUSES = ("ACL", "SETUSER", "default", "-evalsha", "-eval")
 TAKES = ("ACL", "SETUSER", "default", "+evalsha", "+eval")
+LASTING = {"lease": 600.0, "ttl": 7200.0}
+"""Nothing ends by itself within a test, however slow the machine is."""
+LAPSED = str(3600 * 1000)
+"""Milliseconds that a record in flight has left to live once its lease is over: fewer than ``ttl``."""
 
 
 @pytest.fixture
@@ -35,16 +39,17 @@ def no_second_try(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(owed, "_PAUSES", Backoff(PATIENCE * 10, PATIENCE * 10, least=1.0))
 
 
-async def owing(server: RedisServer, cache: RedisCache, there: Door, app: Answering, key: str = "k-1") -> None:
-    """A success that its client was given, and that the cache has not taken; its lease is over by the cache's clock."""
-    call = there.begin(key=key)
-    await app.arrivals(app.calls + 1)
+async def owing(server: RedisServer, cache: RedisCache, there: Door, app: Answering, *keys: str) -> None:
+    """Successes that their clients were given, and that the cache has not taken; their leases are over by the cache's clock."""
+    calls = [there.begin(key=key) for key in keys]
+    await app.arrivals(len(keys))
     server.command(*REFUSES)
     with timed(cache):
         app.release()
-        assert (await call.answered()).status == 201
-    # Shorter than ttl: so it reads unknown.
-    assert server.command("PEXPIRE", there.look_up_key(key), "30000")
+        for call in calls:
+            assert (await call.answered()).status == 201
+    for key in keys:
+        assert server.command("PEXPIRE", there.look_up_key(key), LAPSED)
 
 
 async def test_a_response_is_held_back_until_its_outcome_is_recorded_by_a_later_try(
@@ -65,8 +70,8 @@ async def test_a_response_is_held_back_until_its_outcome_is_recorded_by_a_later_
 @pytest.mark.interpreted
 @pytest.mark.usefixtures("no_second_try")
 async def test_what_is_owed_goes_out_before_a_claim_of_its_key(server: RedisServer, cache: RedisCache) -> None:
-    there = Door(app := Answering(201, held=True), cache, "n", on_unknown="retry", lease=10, ttl=60)
-    await owing(server, cache, there, app)
+    there = Door(app := Answering(201, held=True), cache, "n", on_unknown="retry", **LASTING)
+    await owing(server, cache, there, app, "k-1")
     server.command(*TAKES)
     retry = await there.send()
     assert (retry.replayed, retry.body, app.calls) == (True, b"answer 1", 1)
@@ -77,8 +82,8 @@ async def test_what_is_owed_goes_out_before_a_claim_of_its_key(server: RedisServ
 async def test_what_is_owed_is_not_executed_again_while_the_cache_does_not_take_it(
     server: RedisServer, cache: RedisCache
 ) -> None:
-    there = Door(app := Answering(201, held=True), cache, "n", on_unknown="retry", lease=10, ttl=60)
-    await owing(server, cache, there, app)
+    there = Door(app := Answering(201, held=True), cache, "n", on_unknown="retry", **LASTING)
+    await owing(server, cache, there, app, "k-1")
     assert (await there.send()).code == "cache-unavailable"
     assert app.calls == 1
 
@@ -88,8 +93,8 @@ async def test_what_is_owed_is_not_executed_again_while_the_cache_does_not_take_
 async def test_what_is_owed_is_replayed_where_the_policy_is_to_run_without_a_cache(
     server: RedisServer, cache: RedisCache
 ) -> None:
-    there = Door(app := Answering(201, held=True), cache, "n", on_cache_down="fail_open", lease=10, ttl=60)
-    await owing(server, cache, there, app)
+    there = Door(app := Answering(201, held=True), cache, "n", on_cache_down="fail_open", **LASTING)
+    await owing(server, cache, there, app, "k-1")
     retry = await there.send()
     assert (retry.replayed, retry.body, app.calls) == (True, b"answer 1", 1)
     assert (await there.send(b'{"amount": 2}')).code == "key-reused"
@@ -100,25 +105,23 @@ async def test_what_is_owed_is_replayed_where_the_policy_is_to_run_without_a_cac
 async def test_everything_that_is_owed_goes_out_as_soon_as_the_cache_takes_a_write(
     server: RedisServer, cache: RedisCache
 ) -> None:
-    there = Door(app := Answering(201, held=True), cache, "n", lease=10, ttl=60)
-    for number in range(5):
-        await owing(server, cache, there, app, f"owed-{number}")
-        server.command(*TAKES)
-    server.command(*REFUSES)
+    there = Door(app := Answering(201, held=True), cache, "n", **LASTING)
+    keys = [f"owed-{number}" for number in range(5)]
+    await owing(server, cache, there, app, *keys)
     in_flight = there.middleware.admissions.in_flight
     assert len(in_flight.owed.by_key) == 5
     server.command(*TAKES)
     assert (await there.send(key="new")).status == 201
     await until(lambda: not in_flight.owed.by_key)
-    for number in range(5):
-        assert await there.state(f"owed-{number}") is State.SUCCEEDED
+    for key in keys:
+        assert await there.state(key) is State.SUCCEEDED
 
 
 @pytest.mark.interpreted
 @pytest.mark.usefixtures("no_second_try")
 async def test_what_is_owed_under_the_second_secret_goes_out_first_too(server: RedisServer, cache: RedisCache) -> None:
     old, new = os.urandom(32).hex(), os.urandom(32).hex()
-    there = Door(app := Answering(201, held=True), cache, "n", secret=[new, old], on_unknown="retry", lease=10)
+    there = Door(app := Answering(201, held=True), cache, "n", secret=[new, old], on_unknown="retry", **LASTING)
     call = there.begin()
     await app.arrivals()
     server.command(*REFUSES)
@@ -126,9 +129,9 @@ async def test_what_is_owed_under_the_second_secret_goes_out_first_too(server: R
         app.release()
         assert (await call.answered()).status == 201
     (key,) = there.middleware.admissions.in_flight.owed.by_key
-    server.command("PEXPIRE", key, "3000")
+    server.command("PEXPIRE", key, LAPSED)
     server.command(*TAKES)
-    turned = Door(app, cache, "n", secret=[old, new], on_unknown="retry", lease=10)
+    turned = Door(app, cache, "n", secret=[old, new], on_unknown="retry", **LASTING)
     turned.middleware.admissions.in_flight = there.middleware.admissions.in_flight
     retry = await turned.send()
     assert (retry.replayed, app.calls) == (True, 1)

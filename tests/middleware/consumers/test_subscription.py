@@ -23,7 +23,7 @@ async def test_a_redelivered_command_that_succeeded_is_a_duplicate(subscribe: Ma
     first = await subscribe("ledger").begin(PAY)
     assert (first.decision, first.action, first.attempt) == (DeliveryDecision.RUN, Action.RUN, 1)
     assert await first.execution.succeed(b'{"number": 1}') is Recording.RECORDED
-    assert first.execution.action is Action.ACKNOWLEDGE
+    assert first.action is first.execution.action is Action.ACKNOWLEDGE
     again = await subscribe("ledger").begin(PAY)
     assert (again.decision, again.action, again.attempt) == (DeliveryDecision.DUPLICATE, Action.ACKNOWLEDGE, 1)
     assert again.result == b'{"number": 1}'

@@ -138,8 +138,8 @@ async def test_a_gateway_logs_it_and_starts(
                 idempotency=IdempotencySettings(scope=scope),
             )
         )
-        await made.start()
-        await made.stop()
+        await made.lifespan.start()
+        await made.lifespan.stop()
         assert len(lines_about(caplog, namespace)) == times
 
 

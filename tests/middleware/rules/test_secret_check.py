@@ -11,7 +11,7 @@ import pytest
 
 from oncegate import IdempotencyMiddleware, MemoryCache
 from oncegate.app.factory import create_gateway
-from oncegate.app.gateway.gateway import StartRefused
+from oncegate.app.gateway.lifespan import StartRefused
 from oncegate.app.settings.gateway import GatewaySettings
 from oncegate.cache.redis.store import RedisCache
 from oncegate.middleware.rules.checks.secret_check import OtherSecret, check_secret, is_under_another_secret
@@ -95,10 +95,10 @@ async def test_a_gateway_that_has_forgotten_its_secret_does_not_start(
     redis_server: RedisServer, namespace: str
 ) -> None:
     first = create_gateway(gateway_settings(redis_server, namespace, OLD))
-    await first.start()
-    await first.stop()
+    await first.lifespan.start()
+    await first.lifespan.stop()
     with pytest.raises(StartRefused, match="under another secret"):
-        await create_gateway(gateway_settings(redis_server, namespace, "")).start()
+        await create_gateway(gateway_settings(redis_server, namespace, "")).lifespan.start()
 
 
 async def test_nor_does_an_app(cache: RedisCache, namespace: str) -> None:

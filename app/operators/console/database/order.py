@@ -19,7 +19,7 @@ _GONE: Final = "This aggregate waits for nothing at this consumer any more."
 
 
 async def order(visit: Visit) -> Response:
-    """What waits?"""
+    """The aggregates that wait."""
     cursor = visit.query("cursor")[:200]
     found, further = await database_of(visit.sources).waiting(limit=MOST_ROWS, cursor=cursor)
     more = urlencode({"cursor": further}) if further else ""

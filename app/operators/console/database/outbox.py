@@ -17,7 +17,7 @@ _GONE: Final = "There is no such message: it was published, discarded, or never 
 
 
 async def outbox(visit: Visit) -> Response:
-    """What waits to be published?"""
+    """The messages that wait to be published."""
     held, after = bool(visit.query("held")), visit.query("after")
     if after and not NUMBER.fullmatch(after):
         raise PageRefused(400, "after takes the id of a message.")

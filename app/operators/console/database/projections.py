@@ -12,7 +12,7 @@ _POSITION: Final = re.compile(r"-?[0-9]{1,18}")
 
 
 async def projections(visit: Visit) -> Response:
-    """How far is each?"""
+    """How far each projection is."""
     return await visit.page("projections.html", "Projections", rows=await database_of(visit.sources).projections())
 
 

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from oncegate.app.operators.audit import Author
 from oncegate.app.operators.console.frame import ConsolePage, PageRefused, Visit
 from oncegate.app.operators.console.records.choices import choice_of, which_of
-from oncegate.app.operators.records.records import resolution
+from oncegate.app.operators.records.resolving import resolution
 from oncegate.app.operators.records.unknown_changes import change_unknown
 from oncegate.cache.record import State
 from oncegate.cache.transitions import ResolveRequest
@@ -34,7 +34,7 @@ _TALLIES: Final = ("found", "resolved", "refused", "left")
 
 
 async def count(visit: Visit) -> Response:
-    """How many are meant? A page counts some, and leads on until it has looked at all."""
+    """The number of those that are meant: a page counts some, and leads on until it has looked at all."""
     given = visit.request.query_params
     choice, so_far, until = choice_of(given), _tallies(given), _until(given)
     step = await change_unknown(

@@ -8,8 +8,7 @@ from starlette.responses import Response
 from oncegate.app.operators.audit import Author
 from oncegate.app.operators.console.frame import ConsolePage, PageRefused, Visit, below
 from oncegate.app.operators.console.records.prospects import command_line, prospect, route_of
-from oncegate.app.operators.records.records import WHY_NOT, resolution
-from oncegate.app.operators.records.resolving import resolve_and_report
+from oncegate.app.operators.records.resolving import WHY_NOT, resolution, resolve_and_report
 from oncegate.app.operators.showing import whole_record
 from oncegate.cache.record import State
 from oncegate.cache.transitions import Resolution, ResolveRequest
@@ -25,7 +24,7 @@ _FOUND: Final = {404: "There is no such record: it was never made, its time is o
 
 
 async def record(visit: Visit) -> Response:
-    """What happened to a request?"""
+    """One request's story."""
     return await _page(visit)
 
 

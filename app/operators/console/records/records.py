@@ -18,7 +18,7 @@ SCANNED: Final = 2000
 
 
 async def records(visit: Visit) -> Response:
-    """Which records are there, the newest first?"""
+    """The records of a choice, the newest first."""
     choice = {name: visit.query(name) for name in ("state", "route", "caller", "since")}
     found = await newest(
         visit.sources.records, _chosen(choice), cursor=visit.query("cursor"), limit=LISTED, most=SCANNED

@@ -15,7 +15,7 @@ SCANNED: Final = 2000
 
 
 async def unknown(visit: Visit) -> Response:
-    """What is of unknown outcome?"""
+    """The records of unknown outcome, the oldest first."""
     choice, cursor = choice_of(visit.request.query_params), visit.query("cursor")[:200]
     chosen = which_of(choice, now_ms()).chosen()
     found = await newest(visit.sources.records, chosen, cursor=cursor, limit=MOST_ROWS, most=SCANNED, oldest=True)

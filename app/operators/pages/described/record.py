@@ -15,7 +15,7 @@ from oncegate.app.operators.pages.described.document import (
     Sent,
 )
 from oncegate.app.operators.pages.described.problem import OriginalResult
-from oncegate.app.operators.records.records import MOST_SECONDS
+from oncegate.app.operators.records.resolving import MOST_SECONDS
 
 RecordState = Literal["in-flight", "succeeded", "failed", "unknown"]
 

@@ -73,7 +73,7 @@ async def show_command(
         str | Missing, Header(alias="Prefer", description="wait=N: up to N seconds for the command's end")
     ] = None,
 ) -> Response:
-    """What became of an asynchronous command? For the caller that submitted it, and for operators.
+    """The state of an asynchronous command. For the caller that submitted it, and for operators.
 
     The caller is known by the headers of the route's scope (by default Authorization), which are to be sent as with the
     submission; where the scope names a token's claims, by any token of the same caller. With [cors], OPTIONS is answered here

@@ -58,7 +58,7 @@ def _changes(request: Request, reason: str) -> DatabaseChanges:
 
 @whole.get("/", response_model=models.DatabaseTotalsShape, response_description="Counted now.")
 async def count_what_waits(database: Ours) -> Response:
-    """What waits in the consumers' database?"""
+    """How much waits in the consumers' database?"""
     return document(await database.totals())
 
 
@@ -142,7 +142,7 @@ async def show_message(
         bool, Query(description="With its key, its headers, and the beginning of its body; the audit has who looked.")
     ] = False,
 ) -> Response:
-    """What waits to be published, and why does it?"""
+    """Why does a message wait to be published?"""
     if body:
         shown = await whole_message(database, request.app.state.audit, number, author_of(request, ""))
     else:

@@ -89,7 +89,7 @@ async def group_dead_letters(
         int, Query(ge=1, le=100_000, description="How many are looked at, from the newest on.")
     ] = MOST_SCANNED,
 ) -> Response:
-    """What were commands given up for? By error: those that differ in numbers and ids alone are one group."""
+    """The errors that commands were given up for. Those that differ in numbers and ids alone are one group."""
     return document(await by_error(commands, most=scan))
 
 
@@ -145,7 +145,7 @@ async def show_dead_letter(
         bool, Query(description="With its key, its target's query and its payload; the audit has who looked.")
     ] = False,
 ) -> Response:
-    """What became of a command, and why was it given up?"""
+    """How far did a command get, and why was it given up?"""
     if body:
         command = await whole_command(commands, request.app.state.audit, identifier, author_of(request, ""))
     else:

@@ -16,6 +16,6 @@ async def list_decisions(
     request: Request,
     minutes: Annotated[int, Query(ge=1, le=MOST_MINUTES, description="Of how many minutes.")] = 5,
 ) -> Response:
-    """What were requests answered with in the last minutes? By all workers of this gateway, and of no other one."""
+    """How were requests answered in the last minutes? By all workers of this gateway, and of no other one."""
     recent: RecentDecisions = request.app.state.recent
     return document(await recent.listing(minutes))

@@ -36,8 +36,8 @@ from oncegate.app.operators.pages.reply import (
     problem,
 )
 from oncegate.app.operators.records.newest import MOST_SCANNED, Chosen, newest
-from oncegate.app.operators.records.records import MOST_LISTED, MOST_SECONDS, WHY_NOT, NotARecord, Records, resolution
-from oncegate.app.operators.records.resolving import resolve_and_report
+from oncegate.app.operators.records.records import MOST_LISTED, NotARecord, Records
+from oncegate.app.operators.records.resolving import MOST_SECONDS, WHY_NOT, resolution, resolve_and_report
 from oncegate.app.operators.showing import whole_record
 from oncegate.cache.record import State
 from oncegate.cache.transitions import Resolution, ResolveRequest
