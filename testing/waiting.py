@@ -44,7 +44,7 @@ def wait_until(
 
 
 def _longer(pause: float, began: float) -> float:
-    """A fiftieth of what it took so far: what takes long is not looked at hundreds of times by a processor that it needs itself."""
+    """A fiftieth of what it took so far: what takes long needs the processor itself, and is not looked at hundreds of times."""
     return max(min(pause * _GROWTH, _LONG), min((time.monotonic() - began) / 50, _LONGEST))
 
 

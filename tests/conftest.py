@@ -29,6 +29,9 @@ LONGEST = (
     "tests/docs/test_forms.py",
     "tests/foreign/test_console.py",
     "tests/app/demo/test_page.py",
+    "tests/app/demo/test_processes.py",
+    "tests/app/operators/test_openapi_operations.py",
+    "tests/system/test_processes.py",  # it waits for most of its time
     "tests/test_packaging.py",
     "tests/loadtests/test_benches.py",
     "tests/docs/test_blocks.py",
