@@ -90,6 +90,7 @@ def operations(
 @pytest.mark.parametrize(
     ("operations", "examples"), [("under the prefix", 5), ("on a port of their own", 1)], indirect=["operations"]
 )
+@pytest.mark.timeout(300)  # hundreds of requests, each of which is thought of anew
 def test_what_an_operator_gets_is_as_described(operations: str, examples: int) -> None:
     """(401 is among it: schemathesis leaves the token out at times.) On either port they are the same operations."""
     assert probe(DESCRIPTION, operations, examples, always=OPERATOR) == {200, 400, 401, 404, 409}
