@@ -3,7 +3,7 @@
 import gc
 import importlib.util
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -46,6 +46,8 @@ LONGEST = (
     "tests/app/gateway/test_cost_is_linear.py",
 )
 """Files that take longest. They begin first: one of them at the end would have a process to itself, and the others wait."""
+WAITING = ("tests/system/", "tests/worker/")
+"""Where tests wait for six sevenths of their time, for leases and time limits. Together they would leave a core idle."""
 RABBITMQ = {
     "tests/brokers/": "rabbitmq",
     "tests/sql/inbox/test_example.py": "rabbitmq, consumers of databases",
@@ -116,8 +118,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     _leave_out(config, items, GROUPS | COMPILED_ONCE if compiled else GROUPS)
     if config.getoption("--fast"):
         _leave_out_other_servers(config, items)
-    turn = {name: number for number, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: turn.get(item.nodeid.partition("::")[0], len(turn)))  # stable: the others as they were
+    turn = _turns(dict.fromkeys(item.nodeid.partition("::")[0] for item in items))
+    items.sort(key=lambda item: turn[item.nodeid.partition("::")[0]])  # stable: a file's tests stay as they were
     for item in items:
         file = item.nodeid.partition("::")[0]
         shared = (group for place, group in RABBITMQ.items() if file.startswith(place))
@@ -125,6 +127,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for mark, reason in left_out.items():
             if item.get_closest_marker(mark):
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _turns(files: Iterable[str]) -> dict[str, float]:
+    """When each file begins: the longest first; then those of `WAITING` spread among the others, each kind in its order."""
+    turn: dict[str, float] = {name: number - len(LONGEST) for number, name in enumerate(LONGEST)}
+    waiting, others = [], []
+    for file in files:
+        if file not in turn:
+            (waiting if file.startswith(WAITING) else others).append(file)
+    for kind in (waiting, others):
+        turn.update({file: (number + 0.5) / len(kind) for number, file in enumerate(kind)})
+    return turn
 
 
 def _leave_out(config: pytest.Config, items: list[pytest.Item], once: set[tuple[str, str]]) -> None:
