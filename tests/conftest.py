@@ -132,12 +132,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _turns(files: Iterable[str]) -> dict[str, float]:
     """When each file begins: the longest first; then those of `WAITING` spread among the others, each kind in its order."""
     turn: dict[str, float] = {name: number - len(LONGEST) for number, name in enumerate(LONGEST)}
-    waiting, others = [], []
-    for file in files:
-        if file not in turn:
-            (waiting if file.startswith(WAITING) else others).append(file)
-    for kind in (waiting, others):
-        turn.update({file: (number + 0.5) / len(kind) for number, file in enumerate(kind)})
+    rest = [file for file in files if file not in turn]
+    for waits in (True, False):
+        kind = [file for file in rest if file.startswith(WAITING) is waits]
+        turn |= {file: (number + 0.5) / len(kind) for number, file in enumerate(kind)}
     return turn
 
 
