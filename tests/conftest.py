@@ -3,9 +3,11 @@
 import gc
 import importlib.util
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
+import httpx
 import hypothesis
 import pytest
 
@@ -27,6 +29,9 @@ LONGEST = (
     "tests/docs/test_forms.py",
     "tests/foreign/test_console.py",
     "tests/app/demo/test_page.py",
+    "tests/app/demo/test_processes.py",
+    "tests/app/operators/test_openapi_operations.py",
+    "tests/system/test_processes.py",  # it waits for most of its time
     "tests/test_packaging.py",
     "tests/loadtests/test_benches.py",
     "tests/docs/test_blocks.py",
@@ -41,6 +46,8 @@ LONGEST = (
     "tests/app/gateway/test_cost_is_linear.py",
 )
 """Files that take longest. They begin first: one of them at the end would have a process to itself, and the others wait."""
+WAITING = ("tests/system/", "tests/worker/")
+"""Where tests wait for six sevenths of their time, for leases and time limits. Together they would leave a core idle."""
 RABBITMQ = {
     "tests/brokers/": "rabbitmq",
     "tests/sql/inbox/test_example.py": "rabbitmq, consumers of databases",
@@ -111,8 +118,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     _leave_out(config, items, GROUPS | COMPILED_ONCE if compiled else GROUPS)
     if config.getoption("--fast"):
         _leave_out_other_servers(config, items)
-    turn = {name: number for number, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: turn.get(item.nodeid.partition("::")[0], len(turn)))  # stable: the others as they were
+    turn = _turns(dict.fromkeys(item.nodeid.partition("::")[0] for item in items))
+    items.sort(key=lambda item: turn[item.nodeid.partition("::")[0]])  # stable: a file's tests stay as they were
     for item in items:
         file = item.nodeid.partition("::")[0]
         shared = (group for place, group in RABBITMQ.items() if file.startswith(place))
@@ -120,6 +127,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for mark, reason in left_out.items():
             if item.get_closest_marker(mark):
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _turns(files: Iterable[str]) -> dict[str, float]:
+    """When each file begins: the longest first; then those of `WAITING` spread among the others, each kind in its order."""
+    turn: dict[str, float] = {name: number - len(LONGEST) for number, name in enumerate(LONGEST)}
+    rest = [file for file in files if file not in turn]
+    for waits in (True, False):
+        kind = [file for file in rest if file.startswith(WAITING) is waits]
+        turn |= {file: (number + 0.5) / len(kind) for number, file in enumerate(kind)}
+    return turn
 
 
 def _leave_out(config: pytest.Config, items: list[pytest.Item], once: set[tuple[str, str]]) -> None:
@@ -156,6 +173,14 @@ def pytest_sessionstart() -> None:
 def pytest_collection_finish() -> None:
     gc.freeze()
     gc.enable()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def authorities_read_once() -> Iterator[None]:
+    """Each client of httpx reads all public authorities for 20 ms; hundreds are made, and none of them meets one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("httpx._transports.default.create_ssl_context", cache(httpx.create_ssl_context))
+        yield
 
 
 @pytest.fixture(scope="session")

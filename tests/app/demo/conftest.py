@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from testing.command_line import PATIENCE, Running, running
+from testing.command_line import PATIENCE, Running, forked
 from testing.fetching import NotFetchedError, fetched
 
 Demos = Callable[..., AbstractContextManager["Demo"]]
@@ -60,7 +60,7 @@ def demos() -> Demos:
 
     @contextmanager
     def started(path: str, **environment: str) -> Iterator[Demo]:
-        with running("demo", "--port", "0", PATH=path, **environment) as process:
+        with forked("demo", "--port", "0", PATH=path, **environment) as process:
             yield Demo(process)
 
     return started
