@@ -108,7 +108,7 @@ def outcome_call(
     encryption: Encryption | None,
     lives: SubmissionLives | None,
 ) -> CallbackCall[bool]:
-    """The call that records ``outcome``; with its submission's life where it is an execution's success and ``lives`` are noted."""
+    """The call that records ``outcome``; with its submission's life where it is an execution's success and ``lives`` are kept."""
     if lives is not None and outcome.state is _SUCCEEDED and submission_of(key):
         return ExecutionOutcomeCall(routes, key, outcome, ttl_ms, then, encryption, lives)
     return OutcomeCall(routes, key, outcome, ttl_ms, then, encryption)

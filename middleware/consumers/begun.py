@@ -286,7 +286,10 @@ class Execution:
         return True
 
     def _decide(self, action: Action, reason: str | None = None) -> None:
-        self._begun = replace(self._begun, action=action, reason=self._begun.reason if reason is None else reason)
+        begun = self._begun
+        reason = begun.reason if reason is None else reason
+        if action is not begun.action or reason != begun.reason:
+            self._begun = replace(begun, action=action, reason=reason)
 
     async def _settle(self, state: State | None, response: StoredResponse | None, note: str = "") -> None:
         attempt = self._attempt
