@@ -47,7 +47,12 @@ class Bed:
 
 @contextlib.contextmanager
 def gateways(
-    server_cores: int | str, load_cores: int | str, compiled: Path | None = None, *, workers: int = 1, patient: bool = False
+    server_cores: int | str,
+    load_cores: int | str,
+    compiled: Path | None = None,
+    *,
+    workers: int = 1,
+    patient: bool = False,
 ) -> Iterator[Bed]:
     """nginx's proxy_pass, nginx + Lua, and oncegate (from source, and ``compiled``), on one upstream and one Redis.
 

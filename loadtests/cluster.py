@@ -1,4 +1,4 @@
-"""`scripts/bench cluster`: three masters of a Redis Cluster under four gateway processes, and one Redis under the same.
+"""Three masters of a Redis Cluster under four gateway processes, and one Redis under the same.
 
 Whether the rate grows with the masters is seen where each master has a core. Here they share two with all else, so that what is
 measured is what each has to do for a request: a cluster can do so many more as its busiest master has less of it.
@@ -12,7 +12,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
-from loadtests import bed, builds, machine, processes
+from loadtests import builds, machine, processes
 from loadtests.load import QUICK_SECONDS, Target, Wrk
 from loadtests.processes import BenchError, Process
 from loadtests.report import Results, Table, measured, progress, spread

@@ -1,4 +1,4 @@
-"""`scripts/bench commands`: how many commands one `oncegate worker --forward` takes from a stream, and what each one costs.
+"""How many commands one `oncegate worker --forward` takes from a stream, and what each one costs.
 
 Commands are submitted through a gateway first, which then ends: each has the record of its submission, as in service. Then one
 worker on a core of its own forwards them to a service that answers at once. What counts is the middle of the backlog, from a
@@ -17,13 +17,13 @@ import redis
 
 from loadtests import bed, builds, machine, processes
 from loadtests.bed import OURS, Bed
-from loadtests.load import Wrk
+from loadtests.load import QUICK_SECONDS, Wrk
 from loadtests.processes import BenchError, Process
 from loadtests.report import Results, Table, measured, progress, spread
 from oncegate.cache.redis.streams.stream import stream_key
 
-SUBMITTED_SECONDS: Final = 2
-"""For which wrk submits commands: some thousands."""
+CONCURRENCY: Final = 10
+"""The worker's, as it is by default."""
 CONNECTIONS: Final = 32
 FIRST_SHARE, LAST_SHARE = 0.9, 0.1
 """What is left of the backlog when a measurement begins, and when it ends."""
@@ -33,16 +33,21 @@ AIM: Final = 3000
 """Commands a second of one compiled worker."""
 STREAM: Final = stream_key("default", "commands")
 ROUTES: Final = '[[routes]]\npath = "/payments"\nmode = "async"\non_missing_key = "reject"\n'
+ISSUED: Final = ("evalsha", "xreadgroup")
+"""Commands that the worker sends."""
 LOOKS: Final = 0.02
 """Seconds between two looks at the stream."""
 
 
-def run(*, rounds: int, quick: bool) -> Results:
-    """Measure both builds, ``rounds`` times. Raises `BenchError` where a command is lost, or executed twice."""
-    compiled = builds.compiled(quick=quick)
-    seconds, rounds = (0.25, 1) if quick else (SUBMITTED_SECONDS, rounds)
-    both = builds.measured(compiled)
-    settings = {"builds": list(both), "quick": quick, "rounds": rounds, "seconds": seconds, "concurrency": 10}
+def run(*, rounds: int, seconds: float, build: str | None = None, quick: bool) -> Results:
+    """Measure the worker ``rounds`` times, with what is submitted in twice so many ``seconds``; one ``build``, or both.
+
+    Raises `BenchError` where a command is lost, or executed twice.
+    """
+    compiled = builds.chosen(build, quick=quick)
+    seconds, rounds = (QUICK_SECONDS, 1) if quick else (2 * seconds, rounds)
+    both = builds.measured(compiled) if build is None else {build: compiled}
+    settings = {"builds": list(both), "quick": quick, "rounds": rounds, "seconds": seconds, "concurrency": CONCURRENCY}
     results = Results("commands", settings)
     server_core, load_core = machine.cores()
     with progress() as bar:
@@ -65,8 +70,9 @@ def _submitted(
     with bed.behind(load_core) as (folder, store, upstream):
         config = folder / "gateway.toml"
         config.write_text(ROUTES)
+        cache = bed.cache_of(store)
         gateway = processes.oncegate(
-            upstream.url, bed.cache_of(store), core=server_core, folder=folder, build=build, patient=patient, config=str(config)
+            upstream.url, cache, core=server_core, folder=folder, build=build, patient=patient, config=str(config)
         )
         running = Bed({}, {}, store, upstream)
         with gateway:
@@ -80,28 +86,31 @@ def _submitted(
 
 def _worked(running: Bed, held: int, core: int, build: Path | None) -> dict[str, Any]:
     """What the middle of ``held`` commands took."""
-    with tempfile.TemporaryDirectory(prefix="oncegate-bench-") as folder, processes.redis_client(running.redis) as client:
-        with worker(running, core=core, folder=Path(folder), build=build) as process:
-            watched = {"worker": process, "redis": running.redis, "upstream": running.upstream}
-            first = _until(client, FIRST_SHARE * held, process)
-            builds.verify(process, compiled=build is not None)
-            client.config_resetstat()
-            began, before = time.perf_counter(), {name: each.cpu_seconds() for name, each in watched.items()}
-            last = _until(client, LAST_SHARE * held, process)
-            taken, used = time.perf_counter() - began, {name: each.cpu_seconds() - before[name] for name, each in watched.items()}
-            issued = client.info("commandstats")
-            _until(client, 0, process)
+    with (
+        tempfile.TemporaryDirectory(prefix="oncegate-bench-") as folder,
+        processes.redis_client(running.redis) as client,
+        worker(running, core=core, folder=Path(folder), build=build) as process,
+    ):
+        watched = {"worker": process, "redis": running.redis, "upstream": running.upstream}
+        first = _until(client, FIRST_SHARE * held, process)
+        builds.verify(process, compiled=build is not None)
+        client.config_resetstat()
+        began, before = time.perf_counter(), {name: each.cpu_seconds() for name, each in watched.items()}
+        last = _until(client, LAST_SHARE * held, process)
+        taken = time.perf_counter() - began
+        used = {name: each.cpu_seconds() - before[name] for name, each in watched.items()}
+        issued = client.info("commandstats")
+        _until(client, 0, process)
         arrivals = running.arrivals()
     if arrivals != held:
         raise BenchError(f"commands: {held} were accepted, {arrivals} reached the service")
     done = first - last
-    counts = {name.removeprefix("cmdstat_"): each["calls"] / done for name, each in issued.items() if each["calls"] > done / 50}
     return {
         "commands": done,
         "per_s": done / taken,
         "cpu_us": {name: spent / done * 1e6 for name, spent in used.items()},
         "cpu_share": {name: spent / taken for name, spent in used.items()},
-        "issued": counts,
+        "issued": {name: issued.get(f"cmdstat_{name}", {}).get("calls", 0) / done for name in ISSUED},
     }
 
 
@@ -125,19 +134,18 @@ def _until(client: redis.Redis, most: float, process: Process) -> int:
 
 def tables(results: Results) -> list[Table]:
     """The rate and the costs of each build."""
-    rows, issued = [], []
+    rows = []
     for build in builds.of(results):
         samples = results.select(build=build)
-        costs = [spread(samples, "cpu_us", name).text(0) for name in ("worker", "redis", "upstream")]
-        rows.append([OURS[build], spread(samples, "per_s").text(), *costs, spread(samples, "cpu_share", "worker").text(2)])
-        sent = [f"{spread([each['issued'] | {'evalsha': 0, 'xreadgroup': 0} | each['issued']], 'evalsha').median:.2f}" for each in samples[:1]]
-        issued.append([OURS[build], *sent])
-    return [
-        Table(
-            "One `worker --forward`, on a core of its own",
-            ["build", "commands/s", "worker CPU, us", "Redis CPU, us", "service CPU, us", "the worker's core, busy"],
-            rows,
-            f"Concurrency {results.settings['concurrency']}. {measured(results)}",
-        ),
-        Table("Scripts", ["build", "scripts"], issued),
-    ]
+        costs = [spread(samples, "cpu_us", name).text() for name in ("worker", "redis", "upstream")]
+        sent = [spread(samples, "issued", name).text(2) for name in ISSUED]
+        full = 1e6 / spread(samples, "cpu_us", "worker").median
+        busy = spread(samples, "cpu_share", "worker").text(2)
+        rows.append([OURS[build], *costs, *sent, f"{full:,.0f}", spread(samples, "per_s").text(), busy])
+    head = ["", "worker CPU, us", "Redis CPU, us", "service CPU, us", "scripts", "reads", "its core full at, commands/s",
+            "commands/s here", "its core busy"]  # fmt: skip
+    note = (
+        f"Per command; {results.settings['concurrency']} at once, as by default; the service answers at once. "
+        f"Aim: {AIM:,} commands/s, compiled. {measured(results)}"
+    )
+    return [Table("One oncegate worker --forward on a core of its own", head, rows, note)]

@@ -1,10 +1,9 @@
-"""`scripts/bench workers`: how evenly a gateway's workers share requests, and its rate with 1, 2 and 4 of them beside nginx's.
+"""How evenly a gateway's workers share requests, and its rate with 1, 2 and 4 of them beside nginx's.
 
-Load, Redis and the upstream take their part of the same cores. A worker's share is its part of the bytes that all of them have written
-(``/proc/PID/io``), since every request here costs as many; of connections it holds what its descriptors say.
+Load, Redis and the upstream take their part of the same cores. A worker's share is its part of the bytes that all of them have
+written (``/proc/PID/io``), since every request here costs as many.
 """
 
-import os
 import re
 from itertools import product
 from pathlib import Path
@@ -84,18 +83,24 @@ def written(pid: int) -> int:
 
 def tables(results: Results) -> list[Table]:
     """Shares, and rates."""
-    names = {"ours": "oncegate, compiled" if builds.of(results) == [builds.COMPILED] else "oncegate from source"}
+    ours = "oncegate, compiled" if builds.of(results) == [builds.COMPILED] else "oncegate from source"
     cells = dict.fromkeys((sample["server"], sample["mode"]) for sample in results.samples)
+    counts = results.settings["workers"]
+    several = [count for count in counts if count > 1]
     shares, rates = [], []
     for (server, mode), size in product(cells, results.settings["connections"]):
-        kind = "no key" if mode == "none" else "first request"
-        by_workers = [results.select(server=server, mode=mode, connections=size, workers=count) for count in results.settings["workers"]]
-        rates.append([names.get(server, server), kind, f"{size:,}", *(spread(each, "requests_per_s").text() for each in by_workers)])
-        ratios = [spread(each, "largest_to_smallest").text(2) for count, each in zip(results.settings["workers"], by_workers, strict=True) if count > 1]
-        shares.append([names.get(server, server), kind, f"{size:,}", *ratios])
-    several = [f"{count} workers" for count in results.settings["workers"] if count > 1]
-    note = f"On {os.cpu_count()} cores, which load, Redis and upstream share. {measured(results)}"
+        named = [ours if server == "ours" else server, "no key" if mode == "none" else "first request", f"{size:,}"]
+        of = {count: results.select(server=server, mode=mode, connections=size, workers=count) for count in counts}
+        rates.append([*named, *(spread(of[count], "requests_per_s").text() for count in counts)])
+        shares.append([*named, *(spread(of[count], "largest_to_smallest").text(2) for count in several)])
+    head = ["gateway", "request", "connections"]
+    note = f"On two cores, which load, Redis and upstream share. {measured(results)}"
     return [
-        Table("Requests of the busiest worker, those of the idlest = 1", ["gateway", "request", "connections", *several], shares, f"Aim: at most {LARGEST}. {note}"),
-        Table("Requests per second", ["gateway", "request", "connections", *(f"{count} workers" for count in results.settings["workers"])], rates, note),
+        Table(
+            "Requests of the busiest worker, those of the idlest = 1",
+            [*head, *(f"{count} workers" for count in several)],
+            shares,
+            f"Aim: at most {LARGEST:g}. {note}",
+        ),
+        Table("Requests per second", [*head, *(f"workers: {count}" for count in counts)], rates, note),
     ]

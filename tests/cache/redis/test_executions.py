@@ -105,7 +105,9 @@ async def test_a_submission_that_is_gone_is_not_made_of_an_outcome(cache: RedisC
     assert cache.submission_left_ms(execution) == 0
 
 
-@pytest.mark.parametrize(("print_", "accepted"), [(OTHER, True), (PRINT, False)], ids=["another payload", "not accepted"])
+@pytest.mark.parametrize(
+    ("print_", "accepted"), [(OTHER, True), (PRINT, False)], ids=["another payload", "not accepted"]
+)
 async def test_another_command_s_record_is_left_alone(cache: RedisCache, print_: bytes, accepted: bool) -> None:
     key, execution = await submitted(cache, print_, accepted=accepted)
     assert await completed(cache, execution)
