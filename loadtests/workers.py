@@ -13,19 +13,22 @@ from loadtests import bed, builds, machine
 from loadtests.bed import LUA, ONCEGATE, PLAIN, Bed
 from loadtests.load import QUICK_SECONDS, Wrk
 from loadtests.processes import BenchError
-from loadtests.report import Results, Table, measured, progress, spread
+from loadtests.report import Results, Spread, Table, measured, progress, spread
 
 WORKERS: Final = (1, 2, 4)
 CONNECTIONS: Final = (32, 256, 1000)
 LARGEST: Final = 1.2
 """What the busiest worker's share may be of the idlest one's."""
+NOTHING: Final = 1000.0
+"""A worker that does less than this part of another's has nothing to do."""
 _WRITTEN: Final = re.compile(r"^wchar: (\d+)", re.MULTILINE)
 
 
 def run(*, rounds: int, seconds: float, build: str | None = None, quick: bool) -> Results:
     """Measure first requests in each cell, ``rounds`` times. Raises `BenchError` where a gateway answers wrongly."""
     compiled = builds.chosen(build, quick=quick)
-    workers, connections = WORKERS, CONNECTIONS
+    workers: tuple[int, ...] = WORKERS
+    connections: tuple[int, ...] = CONNECTIONS
     if quick:
         rounds, seconds, workers, connections = 1, QUICK_SECONDS, (2,), (32,)
     settings: dict[str, Any] = {
@@ -92,7 +95,7 @@ def tables(results: Results) -> list[Table]:
         named = [ours if server == "ours" else server, "no key" if mode == "none" else "first request", f"{size:,}"]
         of = {count: results.select(server=server, mode=mode, connections=size, workers=count) for count in counts}
         rates.append([*named, *(spread(of[count], "requests_per_s").text() for count in counts)])
-        shares.append([*named, *(spread(of[count], "largest_to_smallest").text(2) for count in several)])
+        shares.append([*named, *(_ratio(spread(of[count], "largest_to_smallest")) for count in several)])
     head = ["gateway", "request", "connections"]
     note = f"On two cores, which load, Redis and upstream share. {measured(results)}"
     return [
@@ -104,3 +107,7 @@ def tables(results: Results) -> list[Table]:
         ),
         Table("Requests per second", [*head, *(f"workers: {count}" for count in counts)], rates, note),
     ]
+
+
+def _ratio(ratio: Spread) -> str:
+    return ratio.text(2) if ratio.median < NOTHING else "one has nothing to do"
