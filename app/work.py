@@ -36,6 +36,7 @@ from oncegate.cache.redis.streams.stream import CommandStream
 from oncegate.cache.store import Cache, KeepsSubmissions
 from oncegate.middleware.admission.observe import Watch
 from oncegate.middleware.consumers.delivery import SubscriptionSettings
+from oncegate.middleware.consumers.late_outcomes import AHEAD_MS
 from oncegate.middleware.consumers.subscription import Subscription
 from oncegate.middleware.rules.checks.secret_check import check_secret
 
@@ -190,6 +191,7 @@ async def _work(
     stream = CommandStream(client, settings.namespace, worker_settings.stream)
     limits = LetterLimits(MAX_DEAD_LETTERS, round(worker_settings.dead_letter_ttl * 1000))
     cache.past_maxmemory = True  # each command that is executed leaves the stream
+    cache.tie(AHEAD_MS)
     subscription = Subscription(
         worker_settings.consumer_name,
         cache=cache,

@@ -220,6 +220,17 @@ class KeepsSubmissions(Cache, Protocol):
         """Let a record that has an outcome live for ``ttl_ms`` at least. False: it has none, or lives for longer."""
         ...
 
+    def tie(self, ahead_ms: int) -> None:
+        """From now on `complete` lets the submission live, too, where it records an execution's success: for ``ahead_ms`` longer.
+
+        To be called before anybody uses the cache.
+        """
+        ...
+
+    def submission_left_ms(self, key: str) -> int:
+        """For how long the submission lives whose execution, under ``key``, was completed here just now; 0: not known. Once."""
+        ...
+
 
 @runtime_checkable
 class PeeksAtMany(Cache, Protocol):

@@ -15,6 +15,7 @@ from loadtests import (
     builds,
     console,
     console_report,
+    cores,
     cost,
     cost_report,
     duplicates,
@@ -46,6 +47,7 @@ BENCHES: dict[str, tuple[Callable[..., Results], Any]] = {
     "projections": (projections.run, projections),
     "budget": (budget.run, budget),
     "console": (console.run, console_report),
+    "cores": (cores.run, cores),
 }
 """What measures, and what says what it means: ``tables`` and ``plot``."""
 RESULTS = Path(__file__).parent / "results"
@@ -205,6 +207,20 @@ def bench_budget(fill: bool, **options: Any) -> None:
 def bench_console(fill: bool, **options: Any) -> None:
     """The console's pages beside many records and dead letters; clients' p99 beside an open page; what the wheel has for it."""
     _bench("console", fill=fill, **options)
+
+
+@main.command("cores")
+@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True)
+@click.option("--seconds", type=click.IntRange(1), default=1, show_default=True, help="For each measurement.")
+@click.option(
+    "--build", type=click.Choice(builds.BUILDS), help="One build alone [the worker: both; gateways: compiled]."
+)
+@_quick
+@_out
+@_fill
+def bench_cores(fill: bool, **options: Any) -> None:
+    """A worker that forwards commands; how a gateway's workers share requests; three masters under four gateways."""
+    _bench("cores", fill=fill, **options)
 
 
 @main.command("attack")

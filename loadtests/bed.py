@@ -46,28 +46,38 @@ class Bed:
 
 
 @contextlib.contextmanager
-def gateways(server_core: int, load_core: int, compiled: Path | None = None, *, patient: bool = False) -> Iterator[Bed]:
+def gateways(
+    server_cores: int | str,
+    load_cores: int | str,
+    compiled: Path | None = None,
+    *,
+    workers: int = 1,
+    patient: bool = False,
+) -> Iterator[Bed]:
     """nginx's proxy_pass, nginx + Lua, and oncegate (from source, and ``compiled``), on one upstream and one Redis.
 
-    ``patient`` ones wait for Redis for longer than anybody would have them.
+    Each has so many ``workers``. ``patient`` ones wait for Redis for longer than anybody would have them.
     """
     seconds = processes.PATIENCE if patient else CACHE_SECONDS
     with contextlib.ExitStack() as stack:
-        folder, redis, upstream = stack.enter_context(_behind(load_core))
+        folder, redis, upstream = stack.enter_context(behind(load_cores))
         ports = {"plain_port": processes.free_port(), "lua_port": processes.free_port()}
-        words = {**ports, "upstream_port": upstream.port, "redis_port": redis.port, "cache_ms": round(seconds * 1000)}
-        nginx = processes.nginx("nginx.conf", core=server_core, folder=folder, **words)
+        words = {**ports, "upstream_port": upstream.port, "redis_port": redis.port, "cache_ms": round(seconds * 1000),
+                 "master": "off" if workers == 1 else "on", "workers": workers,
+                 "multi_accept": "on" if workers == 1 else "off"}  # fmt: skip
+        nginx = processes.nginx("nginx.conf", core=server_cores, folder=folder, **words)
         stack.enter_context(nginx)
         urls = {PLAIN: nginx.url, LUA: f"http://127.0.0.1:{ports['lua_port']}"}
         servers = {PLAIN: nginx, LUA: nginx}
         for build, path in builds.measured(compiled).items():
             ours = processes.oncegate(
                 upstream.url,
-                _cache(redis),
-                core=server_core,
+                cache_of(redis),
+                core=server_cores,
                 folder=folder,
                 name=OURS[build],
                 build=path,
+                workers=workers,
                 patient=patient,
             )
             stack.enter_context(ours)
@@ -82,10 +92,10 @@ def oncegate(
 ) -> Iterator[Bed]:
     """oncegate alone, on an upstream and a Redis: from source, or ``compiled``. It is called `ONCEGATE` either way."""
     with (
-        _behind(load_cores) as (folder, redis, upstream),
+        behind(load_cores) as (folder, redis, upstream),
         processes.oncegate(
             upstream.url,
-            _cache(redis),
+            cache_of(redis),
             core=server_cores,
             folder=folder,
             workers=workers,
@@ -103,12 +113,12 @@ def environments(
 ) -> Iterator[Bed]:
     """oncegate as it is installed in each of these environments, by whose names they are called; whether it is compiled there."""
     with contextlib.ExitStack() as stack:
-        folder, redis, upstream = stack.enter_context(_behind(load_core))
+        folder, redis, upstream = stack.enter_context(behind(load_core))
         running = Bed({}, {}, redis, upstream)
         for path, compiled in there.items():
             ours = processes.oncegate(
                 upstream.url,
-                _cache(redis),
+                cache_of(redis),
                 core=server_core,
                 folder=folder,
                 name=path.name,
@@ -122,7 +132,8 @@ def environments(
 
 
 @contextlib.contextmanager
-def _behind(core: int | str) -> Iterator[tuple[Path, Process, Process]]:
+def behind(core: int | str) -> Iterator[tuple[Path, Process, Process]]:
+    """A folder for what is written, a Redis, and an upstream."""
     with tempfile.TemporaryDirectory(prefix="oncegate-bench-") as name:
         folder = Path(name)
         upstream = processes.nginx("upstream.conf", core=core, folder=folder, upstream_port=processes.free_port())
@@ -130,7 +141,8 @@ def _behind(core: int | str) -> Iterator[tuple[Path, Process, Process]]:
             yield folder, redis, upstream
 
 
-def _cache(redis: Process) -> str:
+def cache_of(redis: Process) -> str:
+    """The cache in it, as a gateway is given it."""
     return f"redis://127.0.0.1:{redis.port}/0"
 
 

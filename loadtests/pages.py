@@ -19,7 +19,10 @@ from loadtests import (
     budget,
     builds,
     capacity,
+    cluster,
+    commands,
     console_report,
+    cores,
     cost_report,
     duplicates,
     gateway_report,
@@ -29,6 +32,7 @@ from loadtests import (
     projections,
     pythons,
     relay,
+    workers,
 )
 from loadtests.bed import OURS
 from loadtests.machine import summary as describe
@@ -58,6 +62,7 @@ BENCHES = (
     "budget",
     "console",
     "pythons",
+    "cores",
 )
 MARKED = re.compile(r"(<!-- made by scripts/performance: ([a-z-]+) -->\n).*?(<!-- until here -->)", re.DOTALL)
 
@@ -223,6 +228,9 @@ PARTS: dict[str, Callable[[Everything], str]] = {
     "budget": lambda results: _tables(budget.tables(results["budget"])),
     "console": lambda results: _tables(console_report.tables(results["console"])),
     "pythons": lambda results: _tables(pythons.tables(results["pythons"])),
+    "worker": lambda results: _tables(commands.tables(cores.of_part(results["cores"], "commands"))),
+    "workers": lambda results: _tables(workers.tables(cores.of_part(results["cores"], "workers"))),
+    "cluster": lambda results: _tables(cluster.tables(cores.of_part(results["cores"], "cluster"))),
     "others": lambda _: on_other_machines(others()),
     "scaling": _scaling,
     "readme": _readme,
@@ -255,6 +263,7 @@ def draw_all(results: Everything) -> None:
         "projections": ("projections", projections.plot),
         "budget": ("budget", budget.plot),
         "console": ("console", console_report.plot),
+        "cores": ("cores", cores.plot),
     }  # fmt: skip
     for name, (bench, plot) in plots.items():
         draw(results[bench], plot, KEPT, name, formats=("svg",))

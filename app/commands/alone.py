@@ -16,35 +16,40 @@ class Alone:
     def __init__(self) -> None:
         self._inside = 0
         self._taken = False
-        self._changed = asyncio.Condition()
+        self._news = asyncio.Event()
+        """Another one has left."""
 
     async def enter(self) -> None:
         """Enter beside others, as soon as no command is alone or waits to be."""
-        async with self._changed:
-            await self._changed.wait_for(lambda: not self._taken)
-            self._inside += 1
+        while self._taken:
+            await self._news.wait()
+        self._inside += 1
 
     async def alone(self) -> bool:
         """Once entered, wait for all others to leave, `PATIENCE` at most. False: another is alone, or waits to be."""
-        async with self._changed:
-            if self._taken:
-                return False
-            self._taken = True
-            try:
-                async with asyncio.timeout(PATIENCE):
-                    await self._changed.wait_for(lambda: self._inside == 1)
-            except TimeoutError:
-                return True
-            except BaseException:  # a cancellation too: nothing else would reset it
-                self._taken = False
-                self._changed.notify_all()
-                raise
+        if self._taken:
+            return False
+        self._taken = True
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while self._inside > 1:
+                    await self._news.wait()
+        except TimeoutError:
+            return True
+        except BaseException:  # a cancellation too: nothing else would reset it
+            self._taken = False
+            self._wake()
+            raise
         return True
 
-    async def leave(self, *, alone: bool) -> None:
+    def leave(self, *, alone: bool) -> None:
         """Leave again."""
-        async with self._changed:
-            self._inside -= 1
-            if alone:
-                self._taken = False
-            self._changed.notify_all()
+        self._inside -= 1
+        if self._taken:  # else nobody waits
+            self._taken = not alone
+            self._wake()
+
+    def _wake(self) -> None:
+        """Wake all that wait; each checks its own condition."""
+        news, self._news = self._news, asyncio.Event()
+        news.set()

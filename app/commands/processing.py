@@ -112,7 +112,7 @@ class Processing:
                 after = await self._execute(execution, command, entry)
                 begun = execution.begun
         finally:
-            await self._alone.leave(alone=alone)
+            self._alone.leave(alone=alone)
         return await self._dispose(begun, command, entry, tries, after, since_ms)
 
     async def _begin(self, command: Command, entry: bytes) -> Begun:

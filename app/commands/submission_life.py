@@ -3,8 +3,8 @@
 Strategy. What is processed is decided by the execution's record, what is accepted by the submission's. Were the execution's to
 outlive the other, a key that is free again would be accepted anew and skipped as processed; the other way round, a status would
 turn from succeeded back to accepted. So before an entry is acknowledged its submission is made to live for as long as its
-execution, and its execution for as long as its submission. A submission whose time was over before (the command had waited for
-long) is written again, with the answer that it had.
+execution, as a rule in the very step that records a success, and its execution for as long as its submission. A submission whose
+time was over before (the command had waited for long) is written again, with the answer that it had.
 """
 
 import asyncio
@@ -41,9 +41,10 @@ class SubmissionLife:
         Raises `CacheError`.
         """
         key = key_of_id(self._namespace, command.command)
-        left = await self._outlast(key, command, entry)
+        execution = execution_key(key, self._consumer)
+        left = self._cache.submission_left_ms(execution) or await self._outlast(key, command, entry)
         if left > self._ttl_ms + AHEAD_MS:
-            await self._cache.prolong(execution_key(key, self._consumer), ttl_ms=left - AHEAD_MS)
+            await self._cache.prolong(execution, ttl_ms=left - AHEAD_MS)
 
     async def _outlast(self, key: str, command: Command, entry: str) -> int:
         headers, body = accepted(self._prefix, command.command, entry, command.sequence)

@@ -16,10 +16,11 @@ An error from Redis puts the entry off, and processing it again is safe: its rec
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol, TypeVar
 
+from oncegate.app.commands.acknowledgements import Acknowledgements
 from oncegate.app.commands.processing import Disposition
 from oncegate.cache.backoff import Backoff
 from oncegate.cache.errors import CacheError, CacheRefused, CacheUnavailable, GroupMissing
@@ -87,6 +88,7 @@ class Worker:
         # The last worker to come back must have refreshed before the first one takes over.
         self._reconnect = Backoff(0.1, min(2.0, idle / 8))
         self._refreshing: asyncio.Task[None] | None = None
+        self._acknowledgements = Acknowledgements(group, self._held, self._look_again)
 
     def stop(self) -> None:
         """Read nothing more, and let `run` return when what is executed has ended. A second time: without waiting for it."""
@@ -118,6 +120,7 @@ class Worker:
             for task in (*runners, keeping):
                 task.cancel()
             await asyncio.gather(*runners, keeping, return_exceptions=True)
+        await _briefly(self._acknowledgements.flush())
         await _briefly(self._leave_waiting())
         await _briefly(self._try(self._group.leave))
         return left
@@ -221,15 +224,25 @@ class Worker:
             if disposition.again is not None:
                 self._put_off(entry, disposition.again)
                 return
-            await self._group.acknowledge(entry, disposition.death, disposition.copy_of, disposition.since_ms)
+            if disposition.death is None:
+                self._acknowledgements.add(entry)
+                return
+            await self._group.give_up(entry, disposition.death, disposition.copy_of, disposition.since_ms)
             self._held.pop(entry, None)
-        except CacheRefused as error:
+        except CacheUnavailable as error:
+            await self._look_again((entry,), error)
+
+    async def _look_again(self, entries: Sequence[bytes], error: Exception) -> None:
+        """The last step with ``entries`` was not done: they are looked at again, when Redis may let us."""
+        if isinstance(error, CacheUnavailable) and not isinstance(error, CacheRefused):
+            await self._recover(error)
+            for entry in entries:
+                self._put_off(entry, self._reconnect.pause(self._held[entry]))
+            return
+        for entry in entries:
             # Its outcome is recorded, so all that is left to do is this, whenever Redis lets us.
             log.warning("entry %s: can't be acknowledged, and is looked at again: %s", entry.decode(), error)
             self._put_off(entry, self._idle)
-        except CacheUnavailable as error:
-            await self._recover(error)
-            self._put_off(entry, self._reconnect.pause(tries))
 
     def _hold(self, entry: bytes, fields: Fields) -> bool:
         """Queue an entry that this worker was given. False: it held it already."""

@@ -42,8 +42,6 @@ _UNACKED = struct.Struct("@24xI")
 """``tcpi_unacked``: of a socket that listens, how many connections wait."""
 _PROBABLY = 8
 """Connections that wait, where the kernel doesn't say."""
-SLACK: Final = 1.25
-"""A worker may hold so many times its fair share before it leaves connections to others."""
 STALE_SECONDS: Final = 1.0
 """A worker that has published nothing for so long is stopped, or stuck, and gets no share. Workers publish ten times as often."""
 _HELD, _AT = 0, 1
@@ -111,7 +109,8 @@ class Balance:
         """How many of the connections that wait this worker, which holds ``held``, should accept; perhaps none."""
         self.publish(held)
         total, workers = self._totals(waiting)
-        return max(0, int(SLACK * ceil(total / workers)) - held)
+        # No more than its fair share: a tenth more for each of three would leave the fourth two thirds of theirs.
+        return max(0, ceil(total / workers) - held)
 
     def part(self, waiting: int) -> int:
         """This worker's share of ``waiting`` alone, once the others have had their time and did not accept."""

@@ -31,12 +31,14 @@ ASKING: Final = pack(b"ASKING")
 
 
 _INCLUDE: Final = re.compile(rb"^ *-- include (\w+)\.lua\n", re.MULTILINE)
+_FLAGS: Final = re.compile(rb"\A#!.*\n")
+"""The first line of a script; of one that another script includes, that one's counts."""
 
 
 def _read(name: str) -> bytes:
     """A file of the folder ``lua``, with those that it includes in their places."""
     text = resources.files(__package__).joinpath("lua", f"{name}.lua").read_bytes()
-    return _INCLUDE.sub(lambda line: _read(line[1].decode()), text)
+    return _INCLUDE.sub(lambda line: _FLAGS.sub(b"", _read(line[1].decode())), text)
 
 
 SCRIPTS: Final[list["Script"]] = []
@@ -70,6 +72,7 @@ class Script:
 CLAIM: Final = Script("claim", 3)
 CLAIM_PAST_MAXMEMORY: Final = Script("claim", 3, b"#!lua flags=allow-oom\n")
 COMPLETE: Final = Script("complete", 2)
+COMPLETE_EXECUTION: Final = Script("complete_execution", keys=2)
 RENEW: Final = Script("renew")
 RELEASE: Final = Script("release")
 GET: Final = Script("get")
@@ -86,6 +89,7 @@ KEEP_AUDIT_LINE: Final = Script("keep_audit_line")
 KEEP_PROCESS: Final = Script("keep_process", keys=2)
 PROCESSES: Final = Script("processes", keys=2)
 ACKNOWLEDGE: Final = Script("acknowledge", keys=3)
+ACKNOWLEDGE_ALL: Final = Script("acknowledge_all")
 CREATE_GROUP: Final = Script("create_group")
 LEAVE: Final = Script("leave")
 LETTER_HEADS: Final = Script("letter_heads")

@@ -17,11 +17,12 @@ from oncegate.cache.codec import decode, encode
 from oncegate.cache.encryption import Encryption, given_encryption, off_loop
 from oncegate.cache.errors import CacheUnavailable, RecordUnreadable
 from oncegate.cache.record import TOKEN_BYTES, Claim, ClaimRequest, Record, State, body_bytes
-from oncegate.cache.redis.calls import ClaimCall, EncryptedClaimCall, OutcomeCall, RedisCalls, record_bytes
+from oncegate.cache.redis.calls import ClaimCall, EncryptedClaimCall, RedisCalls, record_bytes
 from oncegate.cache.redis.client import RedisClient
 from oncegate.cache.redis.connection import faults
 from oncegate.cache.redis.connection.pipe import Bounds, Reply
 from oncegate.cache.redis.connection.send import ready
+from oncegate.cache.redis.executions import ExecutionCalls, SubmissionLives, outcome_call
 from oncegate.cache.redis.scripts import (
     CHECK_SECRET,
     GET,
@@ -71,7 +72,7 @@ class RedisCache(CallbackCache, by_callback=True):
     Several event loops may use one cache: each has its own connections.
     """
 
-    __slots__ = ("_claim_call", "client", "encryption", "past_maxmemory")
+    __slots__ = ("_claim_call", "client", "encryption", "lives", "past_maxmemory")
     system: ClassVar = "redis"
 
     def __init__(self, client: RedisClient, *, encryption: Encryption | None = None) -> None:
@@ -80,6 +81,7 @@ class RedisCache(CallbackCache, by_callback=True):
         self.client = client
         self.encryption = encryption
         self.past_maxmemory = False
+        self.lives: SubmissionLives | None = None
         self._claim_call = ClaimCall if encryption is None else EncryptedClaimCall
 
     @classmethod
@@ -122,7 +124,7 @@ class RedisCache(CallbackCache, by_callback=True):
         """See `Cache.complete`."""
         routes = await self.client.opened()
         size = 0 if self.encryption is None else body_bytes(outcome)
-        call = await off_loop(size, OutcomeCall, routes, key, outcome, ttl_ms, None, self.encryption)
+        call = await off_loop(size, outcome_call, routes, key, outcome, ttl_ms, None, self.encryption, self.lives)
         return call.read(await self.client.reply(call))
 
     async def release(self, key: str, *, token: bytes) -> bool:
@@ -248,6 +250,14 @@ class RedisCache(CallbackCache, by_callback=True):
         """See `KeepsSubmissions.prolong`."""
         return bool(await self.client.run(PROLONG, key, b"%d" % ttl_ms) == 1)
 
+    def tie(self, ahead_ms: int) -> None:
+        """See `KeepsSubmissions.tie`."""
+        self.lives = SubmissionLives(ahead_ms)
+
+    def submission_left_ms(self, key: str) -> int:
+        """See `KeepsSubmissions.submission_left_ms`."""
+        return 0 if self.lives is None else self.lives.take(key)
+
     async def scan(self, namespace: str, key_digest: str | None = None, *, cursor: str = "", limit: int = 100) -> Page:
         """See `Cache.scan`. SCAN looks at about ``limit`` keys of the whole database, and may find none of ours among them.
 
@@ -289,7 +299,8 @@ class RedisCache(CallbackCache, by_callback=True):
         await self.client.close()
 
     def _callback_calls(self) -> CallbackCalls:
-        return RedisCalls(self, self.client, self.encryption)
+        calls = RedisCalls(self, self.client, self.encryption)
+        return calls if self.lives is None else ExecutionCalls(calls, self.lives)
 
 
 def _is_text(key: bytes) -> bool:

@@ -308,8 +308,10 @@ class Execution:
 
 async def _ended(attempt: Attempt, timeout: float) -> None:
     """Return once the outcome is visible, after ``timeout`` seconds at the latest."""
-    with suppress(TimeoutError):
-        await asyncio.wait_for(attempt.ended(), timeout)
+    if not attempt.visible:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await attempt.ended()
 
 
 def not_kept() -> StoredResponse:

@@ -157,10 +157,13 @@ class DeliveryAdmissions:
         """Read the gateway's record and those of former names: what they decide, or what is allowed after them."""
         key = address.key
         try:
-            submission, *former = await asyncio.gather(
-                self._addresses.gateways(key, of_gateway),
-                *[self._cache.get(execution_key(key, alias)) for alias in self._aliases],
-            )
+            if self._aliases:
+                submission, *former = await asyncio.gather(
+                    self._addresses.gateways(key, of_gateway),
+                    *[self._cache.get(execution_key(key, alias)) for alias in self._aliases],
+                )
+            else:  # as a rule: without a task
+                submission, former = await self._addresses.gateways(key, of_gateway), []
         except CacheUnavailable:
             if self._settings.on_cache_down != "fail_open":
                 raise

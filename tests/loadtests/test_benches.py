@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from loadtests import attack, builds, console, inbox, instructions, order, projections, pythons
+from loadtests import attack, builds, cluster, console, cores, inbox, instructions, order, projections, pythons
 from loadtests.__main__ import main
-from loadtests.bed import OURS
+from loadtests.bed import LUA, OURS, PLAIN
 from loadtests.duplicates import UPSTREAM_SECONDS
 from loadtests.gateway import CELLS, CONNECTIONS
 from loadtests.middleware import VARIANTS
@@ -49,7 +49,7 @@ def whole(name: str, folder: Path, before: list[str]) -> dict[str, Any]:
         assert (folder / written).stat().st_size > 100
     results: dict[str, Any] = json.loads((folder / "results.json").read_text())
     assert results["bench"] == name
-    found = [each[-1:] if name in ("cost", "console") else each for each in (before, there())]
+    found = [each[-1:] if name in ("cost", "console", "cores") else each for each in (before, there())]
     if name in ("inbox", "order", "projections"):
         found = [[builds.SOURCE]]
     assert results["settings"]["builds"] in found  # it may have been made meanwhile
@@ -144,6 +144,23 @@ def test_the_projections_bench_measures_every_way(tmp_path: Path) -> None:
     assert found == set(product(projections.DATABASES, projections.WAYS))
     assert {sample["guard"] for sample in results["samples"] if "guard" in sample} == set(projections.GUARDS)
     assert results["checks"]["lost"]["a position per stream"] == 0
+
+
+def test_the_cores_bench_measures_a_worker_workers_and_masters(tmp_path: Path) -> None:
+    results = bench("cores", tmp_path)
+    found = {name: [each for each in results["samples"] if each["part"] == name] for name in cores.PARTS}
+    for sample in found["commands"]:
+        assert sample["commands"] > 0
+        assert 2 < sample["issued"]["evalsha"] < 5  # those in flight at either end count at one of both
+    assert {(each["server"], each["mode"]) for each in found["workers"]} == {
+        ("ours", "none"), ("ours", "first"), (PLAIN, "none"), (LUA, "first"),
+    }  # fmt: skip
+    for sample in found["workers"]:
+        assert len(sample["shares"]) == sample["workers"] == 2
+        assert abs(sum(sample["shares"]) - 1) < 0.001
+    for sample in found["cluster"]:
+        assert len(sample["shares"]) == (3 if sample["on"] == cluster.THREE else 1)
+        assert sample["sent"] >= (2 if sample["mode"] == "first" else 1)
 
 
 def test_the_order_bench_measures_every_handler(tmp_path: Path) -> None:

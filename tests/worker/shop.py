@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import redis
 
-from oncegate.cache.codec import decode
+from oncegate.cache.codec import decode, encode
 from oncegate.cache.record import Record, StoredResponse
 from oncegate.cache.redis.streams.stream import Command, dead_letters_key, stream_key
 from oncegate.middleware.rules.keys.key import execution_key, fingerprint, record_id, record_key
@@ -177,6 +177,12 @@ class Shop:
         entry: Any = self.redis.xadd(self.stream, command.fields())  # type: ignore[arg-type]  # a dict of bytes is one of those
         assert isinstance(entry, bytes)
         return entry
+
+    def accept(self, key: str, payload: dict[str, Any] | bytes | None = None, *, ttl_ms: int = 60_000) -> bytes:
+        """Append a command, and keep the record of its submission for ``ttl_ms``."""
+        accepted = self.command(key, payload).record(StoredResponse(202, (), b"{}", 1))
+        self.redis.set(self.key(key), encode(accepted), px=ttl_ms)
+        return self.submit(key, payload)
 
     def command(self, key: str, payload: dict[str, Any] | bytes | None = None, **fields: Any) -> Command:
         body = payload if isinstance(payload, bytes) else json.dumps(payload or {}).encode()

@@ -3,7 +3,7 @@
 The points before and after claim and complete are those of the worker's cache (tests/worker/mortal.py); those around the
 effect are the handler's own. Nothing in the product knows of them.
 
-Rules of docs/contract.md: R8.15, R8.17, R8.19, R8.20, R8.21.
+Rules of docs/contract.md: R8.15, R8.17, R8.18, R8.19, R8.20, R8.21.
 """
 
 from testing.servers import RedisServer
@@ -53,6 +53,31 @@ def test_killed_after_its_success_was_recorded_a_command_is_skipped(shop: Shop) 
     assert (shop.state("k"), shop.effects("k"), shop.pending()) == ("succeeded", 1, 1)
     shop.work()
     assert (shop.record("k").attempt, shop.effects("k")) == (1, 1)
+
+
+def test_killed_after_its_success_was_recorded_its_submission_outlives_it_already(shop: Shop) -> None:
+    """Else its key could be free while its execution is still known: it would be accepted anew, and skipped."""
+    shop.accept("k", ttl_ms=60_000)
+    shop.start(dies_at="after-complete").dies()
+    assert (shop.state("k"), shop.pending()) == ("succeeded", 1)
+    assert 60_000 < shop.redis.pttl(shop.place("k")) < shop.redis.pttl(shop.key("k"))
+    shop.work()
+    assert (shop.record("k").attempt, shop.effects("k")) == (1, 1)
+    assert shop.redis.pttl(shop.place("k")) < shop.redis.pttl(shop.key("k"))
+
+
+def test_killed_before_what_was_processed_is_acknowledged_a_whole_batch_is_skipped(shop: Shop) -> None:
+    """Acknowledgements that wait for others die with their worker."""
+    keys = [f"k{number}" for number in range(20)]
+    for key in keys:
+        shop.accept(key)
+    worker = shop.start(constants={"commands.acknowledgements.SOON": 3600.0})
+    wait_until(lambda: all(shop.state(key) == "succeeded" for key in keys), "all are processed")
+    assert shop.pending() == len(keys)
+    worker.kill()
+    shop.work()
+    assert sorted(shop.effect_lines()) == sorted(f"{key} 1 {worker.pid}" for key in keys)
+    assert (shop.pending(), shop.redis.xlen(shop.stream)) == (0, 0)
 
 
 def test_two_workers_get_a_command_at_once_and_one_executes_it(shop: Shop) -> None:

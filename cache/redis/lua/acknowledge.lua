@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Acknowledge an entry of a command stream; with its dead letter, where it is given up. Or only trim the dead letters.
+-- Acknowledge an entry of a command stream that is given up, with its dead letter. Or only trim the dead letters.
 --
 -- KEYS[1]  the stream
 -- KEYS[2]  the stream's dead letters
@@ -10,7 +10,7 @@
 -- ARGV[4]  the ms (Unix time) since when a copy's letter is of the same attempts
 -- ARGV[5]  how many dead letters may be kept, at least 1
 -- ARGV[6]  for how many ms each of them is kept
--- ARGV[7]  a field, then its value, then the next field...: what describes the entry's death; nothing: it was processed
+-- ARGV[7]  a field, then its value, then the next field...: what describes the entry's death
 -- returns  {1, letters trimmed}  done
 --          {0, letters trimmed}  it is not pending here: somebody has acknowledged it before, and nothing else was written
 --
@@ -24,8 +24,7 @@
 -- retried meanwhile was moved before (retry.lua) or is gone: never both, and never half. Many go in
 -- pieces: a limit that was lowered must not stop the server.
 
--- include below.lua
--- include fields.lua
+-- include needed.lua
 local LATEST = 1000  -- letters that are looked at for the one of another copy: it died just before
 local MOST_FIELDS = 1000  -- unpack can't take any number of them, and no command of ours has more than a dozen
 local TRIMMED_AT_ONCE = 1000
@@ -72,7 +71,7 @@ local function has_letter(command)
 end
 
 local gone = 0
-if #ARGV >= DETAILS and not (ARGV[3] ~= '' and has_letter(ARGV[3])) then
+if not (ARGV[3] ~= '' and has_letter(ARGV[3])) then
   local letter = {}
   local entry = redis.call('XRANGE', stream, id, id)[1]
   for i, part in ipairs(entry and entry[2] or {}) do
@@ -89,13 +88,7 @@ if #ARGV >= DETAILS and not (ARGV[3] ~= '' and has_letter(ARGV[3])) then
 end
 
 redis.call('XACK', stream, group, id)
-
-
-for _, other in ipairs(redis.call('XINFO', 'GROUPS', stream)) do
-  local field = fields(other)
-  if below(field['last-delivered-id'], id) or #redis.call('XPENDING', stream, field['name'], id, id, 1) > 0 then
-    return {1, gone}
-  end
+if not needed(stream, groups_of(stream), group, id) then
+  redis.call('XDEL', stream, id)
 end
-redis.call('XDEL', stream, id)
 return {1, gone}

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from oncegate.cache.redis.client import RedisClient
-from oncegate.cache.redis.scripts import ACKNOWLEDGE, CREATE_GROUP, LEAVE
+from oncegate.cache.redis.scripts import ACKNOWLEDGE, ACKNOWLEDGE_ALL, CREATE_GROUP, LEAVE
 from oncegate.cache.redis.streams.commands import run_command, run_command_on, run_script
 from oncegate.cache.redis.streams.stream import CommandStream, Fields, entries_of
 
@@ -83,17 +83,19 @@ class Group:
         further, entries, *_ = await run_command(self._client, "XAUTOCLAIM", self.stream.key, *own)
         return None if further == FIRST else further, entries_of(entries)
 
-    async def acknowledge(
-        self, entry: bytes, death: Mapping[bytes, bytes] | None = None, copy_of: str = "", since_ms: int = 0
-    ) -> bool:
-        """Acknowledge ``entry``; with a dead letter that describes its ``death`` where it is given up.
+    async def acknowledge(self, entries: Sequence[bytes]) -> int:
+        """Acknowledge ``entries`` that were processed, a few hundred at most; how many of them nobody had acknowledged before."""
+        return int(await run_script(self._client, ACKNOWLEDGE_ALL, (self.stream.key,), self.name, *entries))
+
+    async def give_up(self, entry: bytes, death: Mapping[bytes, bytes], copy_of: str = "", since_ms: int = 0) -> bool:
+        """Acknowledge ``entry``, which is given up, with a dead letter that describes its ``death``.
 
         ``copy_of`` is its command where another copy may have its letter already, and has got it at ``since_ms`` (Unix time) or
         later: then it gets none.
 
         False: it was acknowledged before, and nothing was written.
         """
-        details = [part for pair in (death or {}).items() for part in pair]
+        details = [part for pair in death.items() for part in pair]
         done, _ = await self._acknowledge(entry, copy_of, since_ms, *details)
         return bool(done)
 

@@ -58,7 +58,8 @@ async def test_two_copies_of_a_command_that_is_given_up_have_one_letter(
     assert [bool(each.death) for each in dispositions] == [True, True]
     ended = list(zip(entries, dispositions, strict=True))
     for entry, each in ended if first == "what was executed" else reversed(ended):
-        assert await group.acknowledge(entry, each.death, each.copy_of, each.since_ms)
+        assert each.death
+        assert await group.give_up(entry, each.death, each.copy_of, each.since_ms)
     assert await run_command(client, "XLEN", stream.dead_key) == earlier + 1
     for each in (client, reading):
         await each.close()
