@@ -132,7 +132,6 @@ STAGES: dict[str, tuple[str, ...]] = {
         "app.upstream.response_head",
         "app.upstream.forward:Forwarder.take_response",
         "app.upstream.forward:Forwarder.take_lines",
-        "app.upstream.forward:Forwarder._taken",
     ),
     "outcome": (
         "middleware.outcome.responses",

@@ -157,8 +157,12 @@ class Forwarder:
     def take_response(self, connection: UpstreamConnection) -> tuple[int, Headers, bytes] | None:
         """The response to what `begin` sent, if it is whole and all is well; the connection is free again then."""
         response = connection.response
-        body = self._taken(connection, response)
-        return None if body is None else (response.status, self._headers(response), body)
+        if not response.complete or response.surplus or connection.error is not None:
+            return None
+        body = response.take()
+        connection.leave_callbacks()  # it is another exchange's from here on
+        self.upstream.give_back(connection)
+        return response.status, self._headers(response), body
 
     def take_lines(self, connection: UpstreamConnection) -> tuple[int, bytes, Headers, bytes] | None:
         """The same for a response that goes on as it came: its fields are lines, each behind a CRLF.
@@ -166,9 +170,11 @@ class Forwarder:
         What doesn't say how long its body is has them as headers, so that it is framed anew.
         """
         response = connection.response
-        body = self._taken(connection, response)
-        if body is None:
+        if not response.complete or response.surplus or connection.error is not None:
             return None
+        body = response.take()
+        connection.leave_callbacks()  # it is another exchange's from here on
+        self.upstream.give_back(connection)
         head = response.head
         if head.length == NO_LENGTH and not response.is_bodiless:
             return response.status, b"", self._headers(response), body
@@ -176,15 +182,6 @@ class Forwarder:
         if not head.has_date:
             lines += b"\r\n%b: %b" % date()
         return response.status, lines + self._via_line, [], body
-
-    def _taken(self, connection: UpstreamConnection, response: ResponseReader) -> bytes | None:
-        """The body of a response that is whole and well, whose connection is free again then."""
-        if not response.complete or response.surplus or connection.error is not None:
-            return None
-        body = response.take()
-        connection.leave_callbacks()  # it is another exchange's from here on
-        self.upstream.give_back(connection)
-        return body
 
     async def resume(
         self,
