@@ -62,7 +62,7 @@ GROUPS = {("store", "sentinel"), ("store", "cluster")}
 
 What servers that belong together add is who is sent a command; what it does is the same script's work as on one server.
 """
-COMPILED_ONCE = {("store", "redis"), ("cache", "redis")}
+COMPILED_ONCE = {(name, case) for name in ("store", "cache") for case in ("redis", "postgresql")}
 """The same for the compiled build: what a cache answers is taken in the same compiled code, whatever it is an answer to."""
 FAST = ("tests/cache", "tests/middleware", "tests/app", "tests/test_names.py", "tests/test_added_headers.py")
 """What ``--fast`` runs: of these the files that start no process, but for the one Redis server that they all share.
