@@ -30,7 +30,8 @@ def run(*, rounds: int, seconds: float, build: str | None = None, quick: bool) -
 
 def of_part(results: Results, name: str) -> Results:
     """The results of one part."""
-    return Results(name, results.settings[name], results.select(part=name), about=results.about)
+    settings = results.settings[name] | {"builds": builds.of(results)}
+    return Results(name, settings, results.select(part=name), about=results.about)
 
 
 def tables(results: Results) -> list[Table]:
