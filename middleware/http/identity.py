@@ -1,12 +1,15 @@
 """The identity of a request: its key, a caller without a name, and warnings where what callers send doesn't name them."""
 # Compiled: docs/decisions/0012-compiled.md
 
+import logging
 from typing import Final
 from uuid import uuid4
 
 from oncegate.middleware.rules.errors import CallerMissing, CookieAlone, KeyMissing
 from oncegate.middleware.rules.keys.key import Fields, parse_key, read_key
 from oncegate.middleware.rules.policy import COOKIE, Policy
+
+log = logging.getLogger("oncegate.http")
 
 _JWT: Final = b"Bearer eyJ"
 """How a token begins that is a JWT: a refresh makes another one of it."""
@@ -53,11 +56,17 @@ def request_key(fields: Fields, policy: Policy) -> tuple[str, bytes, bool] | Non
     raise KeyMissing(f"This operation requires the header {policy.settings.header}.")
 
 
-def changing_caller(authorization: bytes) -> str:
-    """The warning about an ``Authorization`` that is another one with each request, or each token; empty: it stays."""
+def warned_of(authorization: bytes) -> bool:
+    """Log a warning about an ``Authorization`` that is another one with each request, or each token; false: it stays."""
     if authorization.startswith(_BEARER):
-        return TOKENS_CHANGE if authorization.startswith(_JWT) else ""
-    return SIGNATURES_CHANGE if authorization.startswith(_SIGNED) else ""
+        if not authorization.startswith(_JWT):
+            return False
+        log.warning(TOKENS_CHANGE)
+        return True
+    if not authorization.startswith(_SIGNED):
+        return False
+    log.warning(SIGNATURES_CHANGE)
+    return True
 
 
 def nameless_scope(fields: Fields, policy: Policy, generated: bool = False) -> list[bytes] | None:

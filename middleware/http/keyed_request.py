@@ -22,9 +22,9 @@ from oncegate.middleware.http.apps.functions import named_caller
 from oncegate.middleware.http.door import HttpDoor
 from oncegate.middleware.http.identity import (
     COOKIES_ALONE,
-    changing_caller,
     nameless_scope,
     request_key,
+    warned_of,
 )
 from oncegate.middleware.outcome import responses
 from oncegate.middleware.outcome.problems import (
@@ -153,10 +153,7 @@ class KeyedRequest:
         if digests.former is not None:
             self.other_key = record_key(door.namespace, self.key, caller, digests.former)
         if door.warn_of_signed_callers and b"authorization" in fields:
-            warning = changing_caller(fields[b"authorization"][0])
-            if warning:
-                door.warn_of_signed_callers = False
-                log.warning(warning)
+            door.warn_of_signed_callers = not warned_of(fields[b"authorization"][0])
         return door.namespace + ":" + self.record  # a formatted string takes three times as long
 
     def _submitted(self, policy: Policy, submission: Policy) -> Policy:
