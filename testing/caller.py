@@ -123,7 +123,7 @@ async def until_answer(
         answer = await request()
         if wanted(answer) if callable(wanted) else wanted in (slug(answer), answer.status_code):
             return answer
-        assert time.monotonic() < deadline, f"{answer.status_code} {slug(answer)} instead of {wanted}"
+        assert time.monotonic() < deadline, f"{answer.status_code} {answer.text[:300]} instead of {wanted}"
         await asyncio.sleep(0.05)
 
 
