@@ -46,7 +46,7 @@ class Table:
 def measured(results: "Results") -> str:
     """When, of what, and whether beside other work: the end of a table's note."""
     load = results.about["machine"]["load_before"]
-    busy = "" if load < 1 else f" on a machine that was busy with other work (load {load:g}): its rates say little"
+    busy = "" if load < 2 else f" on a machine that was busy with other work (load {load:g}): its rates say little"
     return f"Measured {results.about['date'][:10]} at `{results.about['commit']}`{busy}."
 
 
