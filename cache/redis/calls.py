@@ -301,7 +301,12 @@ class RedisCalls:
         """See `CallbackCalls`. It takes a task where much is to be encrypted, too."""
         encryption, routes = self._encryption, self._routes.get(loop)
         if routes is not None and (encryption is None or body_bytes(outcome) <= OFF_LOOP_BYTES):
-            call = OutcomeCall(routes, key, outcome, ttl_ms, then, encryption)
+            call = self._outcome_call(routes, key, outcome, ttl_ms, then)
             if call.send(self._client.timeout):
                 return
         start(loop, self._cache.complete(key, outcome, ttl_ms=ttl_ms), then)
+
+    def _outcome_call(
+        self, routes: Routes, key: str, outcome: Record, ttl_ms: int, then: Then[bool]
+    ) -> CallbackCall[bool]:
+        return OutcomeCall(routes, key, outcome, ttl_ms, then, self._encryption)

@@ -7,16 +7,15 @@ their own, as ever: what is noted here spares a round trip, and decides nothing.
 """
 # Compiled: docs/decisions/0012-compiled.md
 
-import asyncio
 from time import monotonic
 from typing import Final
 
 from hiredis import ReplyError
 
-from oncegate.cache.callbacks import Then, start
+from oncegate.cache.callbacks import Then
 from oncegate.cache.codec import encode
-from oncegate.cache.encryption import OFF_LOOP_BYTES, Encryption
-from oncegate.cache.record import Record, State, body_bytes
+from oncegate.cache.encryption import Encryption
+from oncegate.cache.record import Record, State
 from oncegate.cache.redis.calls import CallbackCall, OutcomeCall, RedisCalls
 from oncegate.cache.redis.connection import faults
 from oncegate.cache.redis.connection.pipe import Reply
@@ -123,13 +122,7 @@ class ExecutionCalls(RedisCalls):
         super().__init__(calls._cache, calls._client, calls._encryption)
         self._lives = lives
 
-    def start_complete(
-        self, key: str, outcome: Record, *, loop: asyncio.AbstractEventLoop, ttl_ms: int, then: Then[bool]
-    ) -> None:
-        """See `CallbackCalls`."""
-        encryption, routes = self._encryption, self._routes.get(loop)
-        if routes is not None and (encryption is None or body_bytes(outcome) <= OFF_LOOP_BYTES):
-            call = outcome_call(routes, key, outcome, ttl_ms, then, encryption, self._lives)
-            if call.send(self._client.timeout):
-                return
-        start(loop, self._cache.complete(key, outcome, ttl_ms=ttl_ms), then)
+    def _outcome_call(
+        self, routes: Routes, key: str, outcome: Record, ttl_ms: int, then: Then[bool]
+    ) -> CallbackCall[bool]:
+        return outcome_call(routes, key, outcome, ttl_ms, then, self._encryption, self._lives)

@@ -3,6 +3,7 @@
 Rules of docs/contract.md: R8.18.
 """
 
+import asyncio
 from collections.abc import AsyncIterator
 from itertools import count
 from time import monotonic
@@ -10,6 +11,7 @@ from uuid import uuid4
 
 import pytest
 
+from oncegate.cache.callbacks import callbacks
 from oncegate.cache.record import ClaimRequest, Record, State, StoredResponse
 from oncegate.cache.redis.executions import SubmissionLives
 from oncegate.cache.redis.store import RedisCache
@@ -63,6 +65,17 @@ async def test_the_submission_lives_for_longer_than_the_success(cache: RedisCach
     assert TTL - SHORT < await left(cache, execution) <= TTL < await left(cache, key) <= TTL + AHEAD
     assert 0 < cache.submission_left_ms(execution) <= TTL + AHEAD
     assert cache.submission_left_ms(execution) == 0, "it is told once"
+
+
+async def test_by_callback_as_a_worker_records_it_the_submission_lives_as_long(cache: RedisCache) -> None:
+    key, execution = await submitted(cache)
+    loop = asyncio.get_running_loop()
+    recorded: asyncio.Future[bool | Exception] = loop.create_future()
+    outcome = Record(State.SUCCEEDED, A, PRINT, 1, StoredResponse(200, (), b"1", 1))
+    callbacks(cache).start_complete(execution, outcome, loop=loop, ttl_ms=TTL, then=recorded.set_result)
+    assert await recorded is True
+    assert TTL < cache.submission_left_ms(execution) <= TTL + AHEAD
+    assert TTL < await left(cache, key) <= TTL + AHEAD
 
 
 async def test_one_that_lives_for_longer_already_does_so_still(cache: RedisCache) -> None:
