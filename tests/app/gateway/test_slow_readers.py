@@ -153,7 +153,7 @@ async def test_a_transport_that_does_not_pause_by_itself_is_counted_as_well(monk
         self.write(b"".join(chunks))
         self._set_write_buffer_limits(high, low)
 
-    monkeypatch.setattr(asyncio.selector_events._SelectorSocketTransport, "writelines", writelines)
+    monkeypatch.setattr("asyncio.selector_events._SelectorSocketTransport.writelines", writelines)
     async with gateway_with(whole) as (honest, unread, port):
         data = keyed("k", path="/large")
         await honest.exchange(data)
