@@ -98,6 +98,9 @@ class Unsent:
         self._large = len(body)
         transport.set_write_buffer_limits(0)
         transport.writelines((head, body))
+        if self._connection.writable is None and transport.get_write_buffer_size():
+            # In Python 3.12.0 to 3.12.8, 3.13.0 and 3.13.1 asyncio's own writelines doesn't pause writing. This does.
+            transport.set_write_buffer_limits(0)
         if self._connection.writable is None:  # the kernel has all of it
             self._large = 0
             transport.set_write_buffer_limits()

@@ -214,6 +214,11 @@ async def test_metrics_are_summed_over_workers_and_outlive_one_that_dies(
     async def matched() -> list[float]:
         return [await metric(gateway, "oncegate_route_matched", route=str(route["path"])) for route in routes]
 
+    async def all_are_counted() -> bool:
+        return await counted() == [12, 12]
+
+    # A worker counts a request when it has answered it: another one may be asked before that.
+    await until(all_are_counted, "the last answer to be counted")
     for _ in range(4):  # whichever worker is asked
         assert await counted() == [12, 12]
         assert await matched() == [1, 0]

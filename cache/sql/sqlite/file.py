@@ -24,7 +24,14 @@ from oncegate.cache.sql.rows import Expected, Found, Read, Reply, Step, Swap
 from oncegate.cache.sql.sqlite.clock import SteadyClock
 from oncegate.cache.sql.sqlite.failures import cache_error, for_a_call
 from oncegate.cache.sql.sqlite.jobs import Job, Look, deliver
-from oncegate.cache.sql.sqlite.schema import SqliteAddress, create, prepare, remote_file_system
+from oncegate.cache.sql.sqlite.schema import (
+    WHAT_IS_THERE,
+    SqliteAddress,
+    create,
+    has_tables,
+    prepare,
+    remote_file_system,
+)
 from oncegate.cache.sql.sqlite.statements import SWEEP, committed, find, instant, is_busy, swapped
 
 log = logging.getLogger("oncegate.cache")
@@ -172,9 +179,11 @@ class SqliteFile:
             if mode != "wal":
                 raise CacheRefused("SQLite keeps no write-ahead log there: put the file on a local disk")
             connection.execute(f"PRAGMA synchronous = {self.address.synchronous}")
-            self._locked(connection, "BEGIN IMMEDIATE", ends)
-            create(connection, self.address)
-            connection.execute("COMMIT")
+            # Tables that are there need no lock: whoever holds it, replays are read.
+            if not has_tables(self._locked(connection, WHAT_IS_THERE, ends).fetchone(), self.address):
+                self._locked(connection, "BEGIN IMMEDIATE", ends)
+                create(connection, self.address)
+                connection.execute("COMMIT")
         except BaseException:
             connection.close()
             raise

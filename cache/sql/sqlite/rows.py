@@ -20,9 +20,10 @@ _GLANCE: Final = (
     " FROM clock c LEFT JOIN records r ON r.key = ?"
 )
 
-_PART: Final = (
-    "SELECT CASE WHEN ?1 < 0 THEN data ELSE substr(data, 1, ?1) END, length(data), ends_ms FROM records WHERE key = ?2"
-)
+# SQLite takes a part of an empty value, which only a damaged record has, for NULL.
+_PART: Final = "SELECT coalesce(substr(data, 1, ?), x''), length(data), ends_ms FROM records WHERE key = ?"
+_MOST_BYTES: Final = 2**31 - 1
+"""SQLite keeps no larger value."""
 
 
 class SqliteRows:
@@ -89,7 +90,7 @@ class SqliteRows:
         """See `Rows`."""
 
         def look(connection: sqlite3.Connection, now_ms: int) -> tuple[Row, int] | None:
-            found = connection.execute(_PART, (most or -1, key)).fetchone()
+            found = connection.execute(_PART, (most or _MOST_BYTES, key)).fetchone()
             if found is None or found[2] <= now_ms:
                 return None
             return Row(found[0], found[2], now_ms), found[1]
@@ -100,7 +101,7 @@ class SqliteRows:
         """See `Rows`."""
 
         def look(connection: sqlite3.Connection, now_ms: int) -> dict[str, tuple[Row, int]]:
-            found = [(key, connection.execute(_PART, (most or -1, key)).fetchone()) for key in keys]
+            found = [(key, connection.execute(_PART, (most or _MOST_BYTES, key)).fetchone()) for key in keys]
             return {key: (Row(row[0], row[2], now_ms), row[1]) for key, row in found if row and row[2] > now_ms}
 
         return await self._look(look)

@@ -14,6 +14,11 @@ SCHEMA: Final = 1
 """Kept as SQLite's ``user_version``. A file of a higher one is refused."""
 APPLICATION: Final = 0x6F6E6365
 """SQLite's ``application_id``: a file that has another one is another program's."""
+WHAT_IS_THERE: Final = (
+    "SELECT application_id, user_version, (SELECT count(*) FROM sqlite_master)"
+    " FROM pragma_application_id, pragma_user_version"
+)
+"""What `has_tables` goes by, as of one instant."""
 
 _TABLES: Final = (
     # WITHOUT ROWID: the key stands once, in the tree that has the record. ends_ms: Unix ms, from which on the row is gone.
@@ -91,16 +96,19 @@ def prepare(address: SqliteAddress) -> None:
     os.close(os.open(address.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
 
-def create(connection: sqlite3.Connection, address: SqliteAddress) -> None:
-    """Make the tables, where they are not there yet, in a transaction that is under way. Raises `CacheUnsupported`."""
-    (application,) = connection.execute("PRAGMA application_id").fetchone()
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+def has_tables(found: tuple[int, int, int], address: SqliteAddress) -> bool:
+    """Whether a file in which `WHAT_IS_THERE` was ``found`` has the tables. Raises `CacheUnsupported` where it has others."""
+    application, version, tables = found
     if application != APPLICATION and tables:
         raise CacheUnsupported(f"{address.path} is another program's database: name a file of its own for the records")
     if version > SCHEMA:
         raise CacheUnsupported(f"{address.path} is of a newer oncegate (schema {version}, this one knows {SCHEMA})")
-    if not tables:
+    return tables > 0
+
+
+def create(connection: sqlite3.Connection, address: SqliteAddress) -> None:
+    """Make the tables, where they are not there yet, in a transaction that is under way. Raises `CacheUnsupported`."""
+    if not has_tables(connection.execute(WHAT_IS_THERE).fetchone(), address):
         for statement in _TABLES:
             connection.execute(statement)
         connection.execute(f"PRAGMA application_id = {APPLICATION}")

@@ -5,7 +5,8 @@ Rules of docs/contract.md: R9.21.
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+import sys
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -141,6 +142,25 @@ async def test_pipelined_replays_count_as_well() -> None:
         await until(lambda: unread.bytes >= 2 * SIZE, "the second one to wait behind the first one")
         reader.leave()
         await until(lambda: not unread.bytes, "nothing to be held")
+
+
+async def test_a_transport_that_does_not_pause_by_itself_is_counted_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As asyncio's of Python 3.12.0 to 3.12.8, 3.13.0 and 3.13.1, whose ``writelines`` forgets it."""
+
+    def writelines(self: Any, chunks: Iterable[bytes]) -> None:
+        low, high = self.get_write_buffer_limits()
+        self._set_write_buffer_limits(sys.maxsize)
+        self.write(b"".join(chunks))
+        self._set_write_buffer_limits(high, low)
+
+    monkeypatch.setattr("asyncio.selector_events._SelectorSocketTransport.writelines", writelines)
+    async with gateway_with(whole) as (honest, unread, port):
+        data = keyed("k", path="/large")
+        await honest.exchange(data)
+        reader = await stalled(port, data)
+        await until(lambda: unread.bytes == SIZE, "all of it to be counted")
+        reader.leave()
+        await nothing_held(unread)
 
 
 class Given:
