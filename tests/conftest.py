@@ -46,6 +46,11 @@ LONGEST = (
     "tests/system/test_leases.py",
     "tests/system/test_submission.py",
     "tests/app/gateway/test_cost_is_linear.py",
+    "tests/system/test_cache_faults.py",
+    "tests/sql/operators/test_api.py",
+    "tests/sql/database/test_roles.py",
+    "tests/system/test_replacement.py",
+    "tests/sql/inbox/test_forgetting.py",
 )
 """Files that take longest. They begin first: one of them at the end would have a process to itself, and the others wait."""
 WAITING = ("tests/system/", "tests/worker/")
