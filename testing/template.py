@@ -45,6 +45,7 @@ _SET_PDEATHSIG = 1
 _SET_CHILD_SUBREAPER = 36
 """prctl(2): orphans below the process become its children."""
 _LENGTH = struct.Struct("!I")
+_MOST_STREAMS = 10
 
 
 class Forked(subprocess.Popen[Any]):
@@ -52,8 +53,9 @@ class Forked(subprocess.Popen[Any]):
 
     The arguments begin with ``-c`` and a program, or with ``-m`` and a module.
 
-    Takes the streams, ``text``, ``cwd``, ``env`` and ``start_new_session``. Where the environment's variables for Python
-    itself are others than the template's, which has heeded them, a process is started after all.
+    Takes the streams, ``text``, ``cwd``, ``env``, ``start_new_session`` and ``pass_fds``, of 100 and above. Where the
+    environment's variables for Python itself are others than the template's, which has heeded them, a process is started
+    after all.
     """
 
     def __init__(self, *arguments: str, preloaded: tuple[str, ...] = GATEWAY, **options: Any) -> None:
@@ -78,9 +80,10 @@ class Forked(subprocess.Popen[Any]):
             "folder": os.fspath(options["cwd"] or Path.cwd()),
             "session": bool(options["start_new_session"]),
             "parent": os.getpid(),
+            "passed": list(options["pass_fds"]),
             "ignored": [number for number in signal.valid_signals() if signal.getsignal(number) is signal.SIG_IGN],
         }
-        self.pid = self._template.start(start, streams)
+        self.pid = self._template.start(start, [*streams, *options["pass_fds"]])
         self._child_created = True
         pipes = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
         closing: Any = self
@@ -161,7 +164,7 @@ def _prctl(option: int, value: int) -> None:
 def _copies(channel: socket.socket) -> dict[str, Any]:
     """Serves starts until the tests have ended, and ends with them. Returns in the copies alone: what one is to be."""
     while True:
-        head, streams, _, _ = socket.recv_fds(channel, _LENGTH.size, 3)
+        head, streams, _, _ = socket.recv_fds(channel, _LENGTH.size, _MOST_STREAMS)
         if not head:
             sys.exit()
         length: int = _LENGTH.unpack(head)[0]
@@ -191,7 +194,7 @@ def _become(start: dict[str, Any], streams: list[int], between: int) -> None:
         os._exit(1)
     if start["session"]:
         os.setsid()
-    for target, stream in enumerate(streams):
+    for target, stream in zip((0, 1, 2, *start["passed"]), streams, strict=True):
         os.dup2(stream, target)
         os.close(stream)
     for number in start["ignored"]:

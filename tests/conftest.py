@@ -6,10 +6,12 @@ import re
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import httpx
 import hypothesis
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from testing import fetching
 from testing.brokers import RabbitServer
@@ -44,6 +46,11 @@ LONGEST = (
     "tests/system/test_leases.py",
     "tests/system/test_submission.py",
     "tests/app/gateway/test_cost_is_linear.py",
+    "tests/system/test_cache_faults.py",
+    "tests/sql/operators/test_api.py",
+    "tests/sql/database/test_roles.py",
+    "tests/system/test_replacement.py",
+    "tests/sql/inbox/test_forgetting.py",
 )
 """Files that take longest. They begin first: one of them at the end would have a process to itself, and the others wait."""
 WAITING = ("tests/system/", "tests/worker/")
@@ -79,6 +86,37 @@ _OF_PROCESSES = re.compile(rf"^(?:import|from) (?:{_STARTING})\b", re.M)
 """The import of a file that starts them."""
 
 
+class FilesTogether(LoadScopeScheduling):  # type: ignore[misc]  # pytest-xdist doesn't show its types
+    """A scheduler that gives a process all tests of a file, since they share servers, and those of a `RABBITMQ` group."""
+
+    # pytest-xdist's own `--dist loadgroup` marks tests where pytest 9.2 doesn't look any more: in silence each file's tests,
+    # and with them its servers, were in all processes.
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return next((group for place, group in RABBITMQ.items() if file.startswith(place)), file)
+
+
+_ran_in: dict[str, set[str]] = {}
+"""The processes that ran a file's tests."""
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FilesTogether:
+    """Whatever ``--dist`` says."""
+    return FilesTogether(config, log)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if process := getattr(report, "worker_id", None):
+        _ran_in.setdefault(report.nodeid.partition("::")[0], set()).add(process)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail where a file's tests were not together: only the time would show it."""
+    if apart := sorted(file for file, processes in _ran_in.items() if len(processes) > 1):
+        session.config.get_terminal_writer().line(f"\nin several processes, see FilesTogether: {', '.join(apart)}")
+        session.exitstatus = session.exitstatus or pytest.ExitCode.INTERNAL_ERROR
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fast", action="store_true", help="run what starts no process but Redis: two minutes")
     parser.addoption("--long", action="store_true", help="also run what is marked as long: minutes more")
@@ -109,7 +147,6 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return not is_in or bool(_OF_PROCESSES.search(collection_path.read_text("utf-8"))) or None
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     compiled = config.getoption("--compiled")
     left_out = {"interpreted": "looks into what is compiled"} if compiled else {"compiled": "needs --compiled"}
@@ -121,9 +158,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     turn = _turns(dict.fromkeys(item.nodeid.partition("::")[0] for item in items))
     items.sort(key=lambda item: turn[item.nodeid.partition("::")[0]])  # stable: a file's tests stay as they were
     for item in items:
-        file = item.nodeid.partition("::")[0]
-        shared = (group for place, group in RABBITMQ.items() if file.startswith(place))
-        item.add_marker(pytest.mark.xdist_group(next(shared, file)))
         for mark, reason in left_out.items():
             if item.get_closest_marker(mark):
                 item.add_marker(pytest.mark.skip(reason=reason))

@@ -46,6 +46,8 @@ class _Commands(click.Group):
 
 def _exit_code(error: Exception) -> int | None:
     """2: usage or configuration is wrong; 1: a cache or a gateway does not do it; ``None``: anything else."""
+    if isinstance(error, (click.ClickException, click.exceptions.Exit, click.Abort)):
+        return None  # help and wrong usage are click's own: for them nothing below need be loaded
     from oncegate.app.cli.openapi import SpecError
     from oncegate.app.operators.pages.client import GatewayError
     from oncegate.app.operators.records.records import NotARecord

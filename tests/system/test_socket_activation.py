@@ -10,13 +10,14 @@ import shutil
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
-from testing.command_line import ONCEGATE, PATIENCE, Running, running_command
+from testing.command_line import ONCEGATE, PATIENCE, Running, forked, running_command
 from testing.ledger import Ledger
 from testing.servers import free_port
 
@@ -29,19 +30,33 @@ def listening(port: int = 0) -> socket.socket:
 
 @contextmanager
 def activated(
-    sockets: Sequence[socket.socket], *arguments: str, names: str = "", count: str = "", **environment: str
+    sockets: Sequence[socket.socket],
+    *arguments: str,
+    started: Callable[..., AbstractContextManager[Running]],
+    count: str = "",
+    **environment: str,
 ) -> Iterator[Running]:
     """`oncegate serve` with ``sockets`` from descriptor 3 on, as systemd starts it."""
-    count = count or str(len(sockets))
     passed = [fcntl.fcntl(each, fcntl.F_DUPFD, 100) for each in sockets]  # none is where another one goes
-    moves = " ".join(f"{3 + index}<&{each}" for index, each in enumerate(passed))
-    moved = f"exec {moves}; " if moves else ""
-    script = f"{moved}export LISTEN_PID=$$ LISTEN_FDS={count}; exec {shlex.join([*ONCEGATE, 'serve', *arguments])}"
-    named = {"LISTEN_FDNAMES": names} if names else {}
-    with running_command("bash", "-c", script, pass_fds=passed, **named, **environment) as running:
+    variables = {"LISTEN_FDS": count or str(len(sockets))}
+    variables |= {name: value for name, value in environment.items() if value}
+    with started("serve", *arguments, passed=passed, **variables) as running:
         for each in passed:
             os.close(each)
         yield running
+
+
+def as_systemd_does(*arguments: str, passed: list[int], **environment: str) -> AbstractContextManager[Running]:
+    moves = " ".join(f"{3 + index}<&{each}" for index, each in enumerate(passed))
+    script = f"exec {moves}; export LISTEN_PID=$$; exec {shlex.join([*ONCEGATE, *arguments])}"
+    return running_command("bash", "-c", script, pass_fds=passed, **environment)
+
+
+def by_template(*arguments: str, passed: list[int], **environment: str) -> AbstractContextManager[Running]:
+    """For what comes after the start: how the variables and the sockets are read."""
+    moves = "".join(f"os.dup2({each}, {3 + index}); os.close({each})\n" for index, each in enumerate(passed))
+    before = f"import os\nos.environ['LISTEN_PID'] = str(os.getpid())\n{moves}"
+    return forked(*arguments, before=before, pass_fds=passed, **environment)
 
 
 @pytest.mark.skipif(ACTIVATE is None, reason="systemd-socket-activate is not there")
@@ -71,14 +86,14 @@ def test_while_it_is_started_anew_connections_wait(ledger: Ledger, redis_url: st
     arguments = ["--upstream", ledger.url, "--cache", redis_url]
     with listening() as opened:
         url = f"http://127.0.0.1:{opened.getsockname()[1]}/payments"
-        with activated([opened], *arguments) as running:
+        with activated([opened], *arguments, started=as_systemd_does) as running:
             running.url()
             assert httpx.get(url, timeout=PATIENCE).status_code == 201
             assert running.stop() == 0
         answers: list[int] = []
         waiting = threading.Thread(target=lambda: answers.append(httpx.get(url, timeout=PATIENCE).status_code))
         waiting.start()
-        with activated([opened], *arguments) as running:
+        with activated([opened], *arguments, started=as_systemd_does) as running:
             waiting.join(PATIENCE)
             assert answers == [201]
             assert running.stop() == 0
@@ -88,9 +103,8 @@ def test_while_it_is_started_anew_connections_wait(ledger: Ledger, redis_url: st
 def test_the_socket_of_ops_port_has_the_operations(ledger: Ledger, names: str) -> None:
     with listening() as requests, listening(free_port()) as operations:
         ops_port = str(operations.getsockname()[1])
-        with activated(
-            [requests, operations], "--upstream", ledger.url, names=names, ONCEGATE_OPS_PORT=ops_port
-        ) as running:
+        variables = {"LISTEN_FDNAMES": names, "ONCEGATE_OPS_PORT": ops_port}
+        with activated([requests, operations], "--upstream", ledger.url, started=by_template, **variables) as running:
             url = running.url()
             assert url == f"http://127.0.0.1:{requests.getsockname()[1]}"
             assert httpx.get(f"http://127.0.0.1:{ops_port}/_oncegate/metrics", timeout=PATIENCE).status_code == 200
@@ -100,7 +114,7 @@ def test_the_socket_of_ops_port_has_the_operations(ledger: Ledger, names: str) -
 def test_what_is_another_process_s_is_left_alone(ledger: Ledger) -> None:
     """Variables that a parent has left in the environment."""
     arguments = ["serve", "--upstream", ledger.url, "--port", "0"]
-    with running_command(*ONCEGATE, *arguments, LISTEN_PID="1", LISTEN_FDS="1") as running:
+    with forked(*arguments, LISTEN_PID="1", LISTEN_FDS="1") as running:
         assert httpx.get(f"{running.url()}/payments", timeout=PATIENCE).status_code == 201
 
 
@@ -147,7 +161,7 @@ def test_a_wrong_socket_is_one_line(opened: Callable[..., socket.socket], line: 
 )
 def test_wrong_variables_are_one_line(count: str, names: str, line: str) -> None:
     with listening() as given:
-        assert line in refused([given], count=count, names=names)
+        assert line in refused([given], count=count, LISTEN_FDNAMES=names)
 
 
 def test_no_socket_for_requests_is_one_line() -> None:
@@ -156,9 +170,9 @@ def test_no_socket_for_requests_is_one_line() -> None:
         assert "has no socket for requests" in refused([given], ONCEGATE_OPS_PORT=port)
 
 
-def refused(sockets: Sequence[socket.socket], **options: str) -> str:
+def refused(sockets: Sequence[socket.socket], **options: Any) -> str:
     """The one line with which it ends."""
-    with activated(sockets, "--upstream", "http://127.0.0.1:1", **options) as running:
+    with activated(sockets, "--upstream", "http://127.0.0.1:1", started=by_template, **options) as running:
         printed, _ = running.process.communicate(timeout=PATIENCE)
         assert running.process.returncode == 1
     assert printed.startswith("oncegate: LISTEN_FD")
@@ -174,7 +188,8 @@ def test_the_supervisor_is_notified_of_start_and_stop(
         supervisor.bind(str(tmp_path / "notify"))
         supervisor.settimeout(PATIENCE)
         arguments = ["--upstream", ledger.url, "--cache", redis_url, "--workers", workers]
-        with activated([opened], *arguments, NOTIFY_SOCKET=str(tmp_path / "notify")) as running:
+        variables = {"NOTIFY_SOCKET": str(tmp_path / "notify")}
+        with activated([opened], *arguments, started=as_systemd_does, **variables) as running:
             received = supervisor.recv(1000).decode().splitlines()
             assert received == ["READY=1", f"MAINPID={running.process.pid}"]
             assert running.stop() == 0

@@ -31,9 +31,18 @@ def test_help() -> None:
     assert "curl -X POST" in run("serve", "--help").stdout
 
 
-def test_help_does_not_load_what_it_does_not_need() -> None:
-    code = "import sys, oncegate.app.cli.main; sys.exit('pydantic' in sys.modules or 'uvicorn' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+NOTHING_ELSE = """
+import contextlib, sys, click
+from oncegate.app.cli.main import main
+for arguments in (["--help"], ["keys", "list", "--help"], ["keys", "nonsense"]):
+    with contextlib.suppress(click.UsageError):
+        main(arguments, standalone_mode=False)
+sys.exit("pydantic" in sys.modules or "uvicorn" in sys.modules)
+"""
+
+
+def test_help_and_wrong_usage_load_only_what_they_need() -> None:
+    assert subprocess.run([sys.executable, "-c", NOTHING_ELSE], stdout=subprocess.DEVNULL).returncode == 0
 
 
 @pytest.mark.parametrize(
