@@ -130,16 +130,10 @@ class ClaimCall(CallbackCall[Claim]):
     ) -> None:
         self.routes = routes
         self.key = key.encode()
-        terms = _last_terms[0]
-        if (
-            terms.takeover is not request.takeover
-            or terms.lease_ms != request.lease_ms
-            or terms.retention_ms != request.retention_ms
-        ):
-            terms = _terms_of(request)
-        self._remaining_ms = terms.remaining_ms
+        terms = request.lease_ms, request.retention_ms, request.takeover
+        self._remaining_ms, last = _terms_of_claims.get(terms) or _claim_terms(terms)
         script = CLAIM_PAST_MAXMEMORY if past_maxmemory else CLAIM
-        self.packed = _packed(script.begin, self.key, encode_claim(request), terms.last)
+        self.packed = _packed(script.begin, self.key, encode_claim(request), last)
         self._then = then
         self._encryption = encryption
         self._request = request
@@ -199,6 +193,7 @@ class EncryptedClaimCall(ClaimCall):
             start(self.routes.loop, asyncio.to_thread(self.read, reply), then)
 
 
+_terms_of_claims: Final[dict[Any, tuple[int, bytes]]] = {}
 _terms_of_outcomes: Final[dict[Any, bytes]] = {}
 
 
@@ -210,38 +205,18 @@ def _packed(begin: bytes, key: bytes, record: bytes, last: bytes) -> bytes:
     return b"%b%b%b\r\n%b%b\r\n%b" % (begin, key_size, key, record_size, record, last)
 
 
+def _claim_terms(terms: tuple[int, int, frozenset[State]]) -> tuple[int, bytes]:
+    """The constant parts of a route's claims: how long they live (ms), and the end of their command."""
+    lease_ms, retention_ms, takeover = terms
+    remaining_ms = check_duration("lease_ms", lease_ms) + check_duration("retention_ms", retention_ms, 0)
+    found = remaining_ms, pack_parts(b"%d" % remaining_ms, takeover_codes(takeover))
+    keep(_terms_of_claims, terms, found)
+    return found
+
+
 def takeover_codes(takeover: frozenset[State]) -> bytes:
     """The stored codes of the states that a claim may take over. Raises `IllegalTransition`."""
     return b"".join(sorted([STATE_CODES[state] for state in check_takeover(takeover)]))
-
-
-class _ClaimTerms:
-    """The constant parts of a route's claims: how long they live (ms), and the end of their command."""
-
-    __slots__ = ("last", "lease_ms", "remaining_ms", "retention_ms", "takeover")
-
-    def __init__(self, lease_ms: int, retention_ms: int, takeover: frozenset[State]) -> None:
-        self.lease_ms = lease_ms
-        self.retention_ms = retention_ms
-        self.takeover = takeover
-        self.remaining_ms = check_duration("lease_ms", lease_ms) + check_duration("retention_ms", retention_ms, 0)
-        self.last = pack_parts(b"%d" % self.remaining_ms, takeover_codes(takeover))
-
-
-_terms_of_claims: Final[dict[Any, _ClaimTerms]] = {}
-_last_terms: Final = [_ClaimTerms(1, 0, frozenset())]
-"""The ones that were used last: it takes less to compare with them than to find others by all that they have."""
-
-
-def _terms_of(request: ClaimRequest) -> _ClaimTerms:
-    """The terms of a claim, for the next one, too."""
-    key = request.lease_ms, request.retention_ms, request.takeover
-    found = _terms_of_claims.get(key)
-    if found is None:
-        found = _ClaimTerms(*key)
-        keep(_terms_of_claims, key, found)
-    _last_terms[0] = found
-    return found
 
 
 def record_bytes(reply: Reply) -> int:
