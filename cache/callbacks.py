@@ -22,14 +22,14 @@ class CallbackCalls(Protocol):
     """The calls. They always accept.
 
     ``then`` is called exactly once, perhaps before the call returns, with what the call of that name in `Cache` would return or
-    raise. ``loop`` is the running one, which would cost a system call to look up.
+    raise. ``loop`` is the running one, which would cost a system call to look up. Give arguments by place: compiled, names cost
+    as much as the call.
     """
 
     def start_claim(
         self,
         key: str,
         request: ClaimRequest,
-        *,
         loop: asyncio.AbstractEventLoop,
         adopt: Adopt | None,
         then: Then[Claim],
@@ -38,7 +38,7 @@ class CallbackCalls(Protocol):
         ...
 
     def start_complete(
-        self, key: str, outcome: Record, *, loop: asyncio.AbstractEventLoop, ttl_ms: int, then: Then[bool]
+        self, key: str, outcome: Record, loop: asyncio.AbstractEventLoop, ttl_ms: int, then: Then[bool]
     ) -> None:
         """See `Cache.complete`."""
         ...
@@ -81,7 +81,6 @@ class CoroutineCalls:
         self,
         key: str,
         request: ClaimRequest,
-        *,
         loop: asyncio.AbstractEventLoop,
         adopt: Adopt | None,
         then: Then[Claim],
@@ -90,7 +89,7 @@ class CoroutineCalls:
         return start(loop, self._cache.claim(key, request, adopt=adopt), then)
 
     def start_complete(
-        self, key: str, outcome: Record, *, loop: asyncio.AbstractEventLoop, ttl_ms: int, then: Then[bool]
+        self, key: str, outcome: Record, loop: asyncio.AbstractEventLoop, ttl_ms: int, then: Then[bool]
     ) -> None:
         """See `CallbackCalls`."""
         start(loop, self._cache.complete(key, outcome, ttl_ms=ttl_ms), then)

@@ -3,7 +3,7 @@
 
 import struct
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 from zlib import crc32
 
 from oncegate.cache.layout import (
@@ -12,8 +12,9 @@ from oncegate.cache.layout import (
     STATE_CODES,
     STATES,
     VERSION,
-    keep,
-    laid_common,
+    Common,
+    Laid,
+    common_of,
     of_attempt,
     was_restored,
     with_members,
@@ -32,9 +33,6 @@ _FOUND_AT: Final = 46
 # Members of an enumeration take long to look up.
 _IN_FLIGHT: Final = State.IN_FLIGHT
 _UNKNOWN: Final = State.UNKNOWN
-_kept: Final[dict[tuple[int, Any, Any], tuple[bytes, bytes, int]]] = {}
-"""The bytes that are the same in every claim of a process under one policy: a first attempt's from the attempt number to the
-object, the object's up to the times, and the checksum so far. By retention, `Record.own` and `Trace.common`."""
 _crc32: Final[Callable[[bytes, int], int]] = crc32  # a module's own name takes no look into a dict, compiled
 
 
@@ -43,38 +41,45 @@ def encode_claim(request: ClaimRequest) -> bytes:
     token, fingerprint, trace = request.token, request.fingerprint, request.trace
     if len(token) != TOKEN_BYTES or len(fingerprint) != FINGERPRINT_BYTES:
         raise ValueError("a claim needs a 16-byte token and a 16-byte fingerprint")
-    key = request.retention_ms, request.own(), trace.common()
-    first, common, check = _kept.get(key) or _laid(key)
+    common = common_of(request.own(), trace.common())
+    laid = common.laid
+    if laid.retention_ms != request.retention_ms:
+        laid = _laid(common, request.retention_ms)
     begun = trace.begun_at_ms
     times = b'"b":%d,' % begun if begun and trace.took_ms is None and not trace.span else of_attempt(trace)
-    check = _crc32(times + token + fingerprint, check)
+    check = _crc32(times + token + fingerprint, laid.check)
     one, two, three, four = HEX[check >> 24], HEX[check >> 16 & 255], HEX[check >> 8 & 255], HEX[check & 255]
-    parts = (_BEGIN, token, fingerprint, first, common, times, b'"I":"', one, two, three, four, b'"}')
-    return b"".join(parts)
+    begin = b"%b%b%b%b%b%b" % (_BEGIN, token, fingerprint, laid.first, laid.apart, times)
+    return b'%b"I":"%b%b%b%b"}' % (begin, one, two, three, four)
 
 
 def encode_flight(record: Record) -> bytes:
     """The bytes of a ``record`` in flight."""
     former, token, fingerprint = record.former, record.token, record.fingerprint
-    key = record.retention_ms, record.own(), record.trace.common()
-    _, common, check = _kept.get(key) or _laid(key)
+    common = common_of(record.own(), record.trace.common())
+    laid = common.laid
+    if laid.retention_ms != record.retention_ms:
+        laid = _laid(common, record.retention_ms)
     times = of_attempt(record.trace)
     found = STATE_CODES[record.found] if former is None else _LAPSED
     left = (record.retention_ms, found, record.found_ms)
     fixed = _FLIGHT.pack(VERSION, b"I", token, fingerprint, record.attempt, *left)
     if former is not None:
         fixed += _FORMER.pack(former.token, former.retention_ms, STATE_CODES[former.found], former.found_ms)
-    return b'%b%b%b"I":"%08x"}' % (fixed, common, times, _crc32(token + fingerprint, _crc32(times, check)))
+    check = _crc32(token + fingerprint, _crc32(times, laid.check))
+    return b'%b%b%b"I":"%08x"}' % (fixed, laid.apart, times, check)
 
 
-def _laid(key: tuple[int, Any, Any]) -> tuple[bytes, bytes, int]:
-    """Make what is `_kept` of ``key``, and keep it there."""
-    retention_ms, own, common = key
+def _laid(common: Common, retention_ms: int) -> Laid:
+    """Lay ready the bytes that are the same in every claim of a process under one policy.
+
+    A first attempt's from the attempt number to the object, the object's up to the times, and the checksum so far.
+    """
     fixed = _FLIGHT.pack(VERSION, b"I", b"", b"", 1, retention_ms, b"A", 0)
-    apart = b"{" + b"".join(laid_common((own, common)))
-    found = fixed[_ATTEMPT_AT:], apart, _crc32(apart, _crc32(fixed[_RETENTION_AT:_FOUND_AT], 0))
-    keep(_kept, key, found)
-    return found
+    apart = b"{%b%b" % (common.own, common.trace)
+    check = _crc32(apart, _crc32(fixed[_RETENTION_AT:_FOUND_AT], 0))
+    common.laid = laid = Laid(retention_ms, fixed[_ATTEMPT_AT:], apart, check)
+    return laid
 
 
 def decode_flight(data: bytes, remaining_ms: int, traced: bool) -> Record:

@@ -32,9 +32,8 @@ _OWN_NAMES: Final = frozenset([each.name for each in RECORD_MEMBERS])
 _OWN_BEGINS: Final = tuple([b'{"%b":' % name.encode() for name in _OWN_NAMES])
 """The ways in which an object begins that has members of the record's own."""
 _COMMON_MEMBERS: Final = tuple([each for each in TRACE_MEMBERS if each.part not in OF_ONE_ATTEMPT])
-COMMON: Final[dict[tuple[Any, Any], tuple[bytes, bytes]]] = {}
-"""The members of a record's own parts and of those of its trace that many have alike, by `Record.own` and `Trace.common`; if it
-is not there, by `laid_common`. (Who encodes looks itself: a call takes longer.)"""
+_BYTES: Final = 4
+_NUMBERS: Final = [number.to_bytes(_BYTES, "big") for number in range(_SMALL)]
 
 
 def digits(number: int) -> bytes:
@@ -42,10 +41,56 @@ def digits(number: int) -> bytes:
     return _DIGITS[number] if 0 <= number < _SMALL else b"%d" % number
 
 
-def laid_common(key: tuple[Any, Any]) -> tuple[bytes, bytes]:
-    """Make what is `COMMON` of ``key``, and keep it there."""
-    found = _packed(RECORD_MEMBERS, key[0]), _packed(_COMMON_MEMBERS, key[1])
-    keep(COMMON, key, found)
+def octets(number: int) -> bytes:
+    """A number as four octets."""
+    return _NUMBERS[number] if 0 <= number < _SMALL else number.to_bytes(_BYTES, "big")
+
+
+class Laid:
+    """The bytes that are the same in all claims under one policy (`oncegate.cache.flight`), which has ``retention_ms``."""
+
+    __slots__ = ("apart", "check", "first", "retention_ms")
+
+    def __init__(self, retention_ms: int, first: bytes, apart: bytes, check: int) -> None:
+        self.retention_ms = retention_ms
+        self.first = first
+        self.apart = apart
+        self.check = check
+
+
+class Common:
+    """The members that many records have alike: ``own``, of the record's own parts, and ``trace``, of those of its trace.
+
+    ``laid`` is the last claim's among them.
+    """
+
+    __slots__ = ("laid", "of_own", "of_trace", "own", "trace")
+
+    def __init__(self, of_own: tuple[bool], of_trace: tuple[str, str, str, str]) -> None:
+        self.of_own = of_own
+        self.of_trace = of_trace
+        self.own = _packed(RECORD_MEMBERS, of_own)
+        self.trace = _packed(_COMMON_MEMBERS, of_trace)
+        self.laid = Laid(-1, b"", b"", 0)
+
+
+_commons: Final[dict[Any, Common]] = {}
+_of_route: Final[dict[str, Common]] = {}
+"""The last one of each route: it takes less to compare with it than to find one by all that it has."""
+
+
+def common_of(own: tuple[bool], trace: tuple[str, str, str, str]) -> Common:
+    """What is laid ready of a `Record.own` and a `Trace.common`."""
+    route = trace[2]
+    last = _of_route.get(route)
+    if last is not None and last.of_own == own and last.of_trace == trace:
+        return last
+    key = own, trace
+    found = _commons.get(key)
+    if found is None:
+        found = Common(own, trace)
+        keep(_commons, key, found)
+    keep(_of_route, route, found)
     return found
 
 

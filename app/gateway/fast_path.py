@@ -69,7 +69,7 @@ class FastPath:
         path: str = scope["path"]
         if path.startswith(self._prefix) or (self._ops_port and came_in_on(self._ops_port, scope)):
             return False
-        way = way_of(self._door, scope, path, scope["raw_path"], request.fields)
+        way = way_of(self._door, scope, path, scope["raw_path"], request.fields, request.caller)
         if isinstance(way, Exchange):
             CallbackDriver(way, self._forwarder, self._submit, request).begin()
             return True

@@ -36,11 +36,13 @@ class GatewayTracing:
 
     def begun(self, request: InboundRequest) -> None:
         """A request's turn has come. It goes on as a part of its span, wherever it goes."""
-        scope, fields = request.scope, request.fields
+        scope = request.scope
         if self._spans is None or scope["path"].startswith(self._prefix):
             return
         spans = self._spans.begin(scope, scope["headers"])
         scope["headers"] = headers = spans.sent_on(scope["headers"])
+        request.caller = None  # these are not the names that the client's head has
+        request.fields = fields = request.fields.copy()
         for name in _FIELDS:
             fields.pop(name, None)
         fields.update([line for line in headers if line[0] in _FIELDS])

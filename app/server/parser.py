@@ -209,7 +209,10 @@ class InboundParser:
         """Hand on a usual request, with the body that follows in ``data``; returns what is behind it."""
         connection = self._connection
         scope = scope_of(usual.target, "1.1", usual.headers[:], self.shared)
-        connection.head_is_complete(InboundRequest(connection, scope, usual.fields.copy(), True, False, False), False)
+        request = InboundRequest(connection, scope, usual.fields, True, False, False)
+        if len(data) == usual.end + usual.length:  # else another head may be read before this one's request is judged
+            request.caller = usual.caller
+        connection.head_is_complete(request, False)
         data = data[usual.end :]
         if not usual.length:
             connection.request_is_whole()

@@ -17,6 +17,7 @@ from oncegate.app.server.channel import Channel
 from oncegate.cache.fields import BODILESS, fields_of
 from oncegate.middleware.http.asgi import Message, respond
 from oncegate.middleware.rules.headers.request_id import ids
+from oncegate.middleware.rules.keys.key import LastCaller
 
 if TYPE_CHECKING:
     from oncegate.app.server.connection import InboundConnection
@@ -47,7 +48,8 @@ class InboundRequest:
     """``upgrades``: it requests a WebSocket. ``fields`` are its header fields by name, the last one where a name comes twice.
 
     ``begun``: something of the response may have been written; ``gone``: the client has left. ``keep_alive``: the connection may
-    carry another request behind it; ``expects_go_ahead``: its client waits for a ``100 Continue``.
+    carry another request behind it; ``expects_go_ahead``: its client waits for a ``100 Continue``. ``caller`` is who sent the
+    request before on its connection, where that is known.
     """
 
     __slots__ = (
@@ -61,6 +63,7 @@ class InboundRequest:
         "_more",
         "_news",
         "begun",
+        "caller",
         "expects_go_ahead",
         "fields",
         "gone",
@@ -88,6 +91,7 @@ class InboundRequest:
         self.begun = False
         self.gone = False
         self.upgrades = upgrades
+        self.caller: LastCaller | None = None
         self.status = 0
         """The response's, once it has one."""
         self.on_end: Callable[[int], None] | None = None

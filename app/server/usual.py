@@ -15,6 +15,7 @@ from typing import Any, Final
 from oncegate.app.server.head import TargetRefused, is_host
 from oncegate.app.server.scope import METHODS, RequestTarget
 from oncegate.cache.fields import IN_LOWER_CASE, SHORT_NUMBERS, is_field_name
+from oncegate.middleware.rules.keys.key import LastCaller
 
 _LINE_END: Final = b"\r\n"
 _VERSION: Final = b"HTTP/1.1"
@@ -73,58 +74,84 @@ _ROOT: Final = RequestTarget(b"GET", b"/")
 
 
 class UsualReader:
-    """Reads the usual requests of one connection. What the last one said stays, and a line that comes again is only compared.
+    """Reads the usual requests of one connection. What the last one said stays: of a head like it only what varies is read.
 
     Its ``target``, ``headers``, their values by name in ``fields``, the ``length`` of its body, and the ``end`` of its head.
+    ``caller`` is who sent it, for as long as its head says the same of them.
     """
 
-    __slots__ = ("_lines", "_values_at", "end", "fields", "headers", "length", "target")
+    __slots__ = (
+        "_fixed",
+        "_lines",
+        "_texts",
+        "_values_at",
+        "_varying",
+        "caller",
+        "end",
+        "fields",
+        "headers",
+        "length",
+        "target",
+    )
 
     def __init__(self) -> None:
         self.target = _ROOT
         self.headers: list[Any] = []  # not of pairs: compiled, each would be taken apart, and made anew
         self.fields: dict[bytes, bytes] = {}
+        """Not changed any more once it was read: a head with other values has others."""
         self.length = 0
         self.end = 0
+        self.caller = LastCaller()
         self._lines: list[bytes] = []
-        """Those of the last usual head, without the empty one."""
+        """Those of the last usual head that was read line by line, without the empty one."""
+        self._fixed: list[bytes] = []
+        """The last usual head but for what varies: what stands before the first such text, between two, and behind the last."""
+        self._varying: list[int] = []
+        """The lines that were other ones in two heads of the same names."""
+        self._texts: list[bytes] = []
+        """What varies: of each such line its value, if any other one may stand there as well, or else all of it."""
         self._values_at: list[int] = []
-        """For each line, where its value begins if any other value may stand there as well; else 0."""
+        """Where in its line each of them begins."""
 
     def read(self, data: bytes) -> bool:
         """Whether there is a usual request at the beginning of ``data``. Its body may be missing."""
-        lines = data.split(_LINE_END, _MOST_FIELDS + 2)
-        return len(lines) > 3 and (self._read_again(lines) or self._read(lines))
+        return self._read_again(data) or self._read(data)
 
-    def _read_again(self, lines: list[bytes]) -> bool:
-        """Read a head that has the names of the last one, in the same order; each step leaves a head that is a usual one."""
-        before = self._lines
-        many = len(before)
-        if not many or len(lines) < many + 2 or lines[many]:
+    def _read_again(self, data: bytes) -> bool:
+        """Read a head that is the last one but for what varies; each step leaves a head that is a usual one."""
+        fixed = self._fixed
+        if not fixed or not data.startswith(fixed[0]):
             return False
-        line = lines[0]
-        if line != before[0]:
-            target = _targets.get(line) or _target_of(line)
+        at, is_same = len(fixed[0]), True
+        for place in range(len(self._varying)):
+            end = data.find(_LINE_END, at)
+            if end <= at:
+                return False
+            text = data[at:end]
+            if text != self._texts[place]:
+                if is_same:
+                    is_same, self.fields = False, self.fields.copy()
+                if not self._read_instead(place, text):
+                    return False
+            behind = fixed[place + 1]
+            at = end + len(behind)
+            if data[end:at] != behind:
+                return False
+        self.end = at
+        return True
+
+    def _read_instead(self, place: int, text: bytes) -> bool:
+        """Read another text in one of the places of what varies; false: its line has another name, or is no usual one."""
+        number = self._varying[place]
+        if not number:
+            target = _targets.get(text) or _target_of(text)
             if target is None:
                 return False
             self.target = target
-            self.end += len(line) - len(before[0])
-            before[0] = line
-        for number in range(1, many):
-            line = lines[number]
-            if line != before[number] and not self._read_instead(number, line):
-                return False
-        return True
-
-    def _read_instead(self, number: int, line: bytes) -> bool:
-        """Read another line in the place of one of the last head's; false: it has another name, or is no usual one."""
-        old, last = self._lines[number], self.headers[number - 1]
-        at = self._values_at[number]
-        field: Any = None
-        if at and at < len(line) and line[:at] == old[:at]:
-            field = _with_value(last, line, line[at:])
-        if field is None:
-            field = _kept.get(line) or _field_of(line)
+            self._texts[place] = text
+            return True
+        last: Any = self.headers[number - 1]
+        field = _with_value(last, text) if self._values_at[place] else _kept.get(text) or _field_of(text)
         if field is None or field[0] != last[0]:
             return False
         pair: tuple[bytes, bytes] = field
@@ -133,23 +160,24 @@ class UsualReader:
             if length < 0:
                 return False
             self.length = length
+        if last[1] in self.caller.scope:
+            self.caller = LastCaller()
         self.headers[number - 1] = field
         self.fields[pair[0]] = pair[1]
-        self._values_at[number] = _value_at(line, pair)
-        self._lines[number] = line
-        self.end += len(line) - len(old)
+        self._texts[place] = text
         return True
 
-    def _read(self, lines: list[bytes]) -> bool:
-        """Read a head that has other names."""
-        self._lines.clear()
+    def _read(self, data: bytes) -> bool:
+        """Read a head line by line."""
+        before, last, self._lines, self._fixed = self._lines, self.headers, [], []
+        self.caller = LastCaller()
+        lines = data.split(_LINE_END, _MOST_FIELDS + 2)
         line = lines[0]
         target = _targets.get(line) or _target_of(line)
         if target is None:
             return False
         headers: list[Any] = []
         fields: dict[bytes, bytes] = {}
-        values_at = [0]
         end = len(line) + 2
         for number in range(1, len(lines) - 1):
             line = lines[number]
@@ -160,7 +188,11 @@ class UsualReader:
                     return False
                 self.target, self.headers, self.fields, self.length, self.end = target, headers, fields, length, end
                 if end <= _LONGEST_REMEMBERED:
-                    self._lines, self._values_at = lines[:number], values_at
+                    self._lines = lines = lines[:number]
+                    if [field[0] for field in headers] == [field[0] for field in last] and before:
+                        self._lay_out(before)
+                    else:
+                        self._fixed, self._varying = [data[:end]], []
                 return True
             field = _kept.get(line) or _field_of(line)
             if field is None:
@@ -168,8 +200,24 @@ class UsualReader:
             pair: tuple[bytes, bytes] = field
             headers.append(field)
             fields[pair[0]] = pair[1]
-            values_at.append(_value_at(line, pair))
         return False  # it is not whole
+
+    def _lay_out(self, before: list[bytes]) -> None:
+        """Note what of the last head is fixed: the lines ``before`` it had the same names, and differed in some."""
+        lines, varying = self._lines, []
+        fixed, self._texts, self._values_at = [b""], [], []
+        for number, line in enumerate(lines):
+            if line == before[number] and number not in self._varying:
+                fixed[-1] += line + _LINE_END
+                continue
+            at = _value_at(line, self.headers[number - 1]) if number else 0
+            varying.append(number)
+            fixed[-1] += line[:at]
+            self._texts.append(line[at:])
+            self._values_at.append(at)
+            fixed.append(_LINE_END)
+        fixed[-1] += _LINE_END
+        self._fixed, self._varying = fixed, varying
 
 
 def _value_at(line: bytes, pair: tuple[bytes, bytes]) -> int:
@@ -179,9 +227,9 @@ def _value_at(line: bytes, pair: tuple[bytes, bytes]) -> int:
     return at if is_plain else 0
 
 
-def _with_value(field: Any, line: bytes, value: bytes) -> Any:
-    """``field`` with another ``value``, the rest of its ``line``; ``None``: that may be no usual one."""
-    if value[0] <= _SPACE or value[-1] <= _SPACE or line.translate(_LINE) != line:
+def _with_value(field: Any, value: bytes) -> Any:
+    """``field`` with another ``value``; ``None``: that may be no usual one."""
+    if value[0] <= _SPACE or value[-1] <= _SPACE or value.translate(_LINE) != value:
         return None
     pair: tuple[bytes, bytes] = field
     return (pair[0], value)

@@ -124,11 +124,11 @@ class Metrics(Watch):
 
     def observed(self, observation: Observation, _request: object = None) -> None:
         """Count one answered request."""
-        route, method, mode = observation.route, observation.method, observation.mode
+        decision, _, _, _, route, method, _, mismatch, mode = observation
         requests = self._routes.requests
-        column = requests.get((route, method, observation.decision, mode))
+        column = requests.get((route, method, decision, mode))
         self._row[column if column is not None else requests[route, method, OTHER, mode]] += 1
-        if observation.mismatch and mode == ENFORCED:
+        if mismatch and mode == ENFORCED:
             self._row[self._routes.attempts[route].mismatched] += 1
 
     def attempt_began(self, route: str) -> None:  # noqa: ARG002  # Watch names the parameters

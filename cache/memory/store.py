@@ -232,7 +232,6 @@ class _MemoryCalls:
         self,
         key: str,
         request: ClaimRequest,
-        *,
         loop: asyncio.AbstractEventLoop,  # noqa: ARG002 - any will do
         adopt: Adopt | None,  # noqa: ARG002 - nobody stops waiting
         then: Then[Claim],
@@ -250,7 +249,6 @@ class _MemoryCalls:
         self,
         key: str,
         outcome: Record,
-        *,
         loop: asyncio.AbstractEventLoop,  # noqa: ARG002 - any will do
         ttl_ms: int,
         then: Then[bool],

@@ -202,7 +202,7 @@ def _packed(begin: bytes, key: bytes, record: bytes, last: bytes) -> bytes:
     of_key, of_record = len(key), len(record)
     key_size = SIZES[of_key] if of_key < SIZED else b"$%d\r\n" % of_key
     record_size = SIZES[of_record] if of_record < SIZED else b"$%d\r\n" % of_record
-    return b"".join((begin, key_size, key, b"\r\n", record_size, record, b"\r\n", last))
+    return b"%b%b%b\r\n%b%b\r\n%b" % (begin, key_size, key, record_size, record, last)
 
 
 def _claim_terms(terms: tuple[int, int, frozenset[State]]) -> tuple[int, bytes]:
@@ -278,7 +278,6 @@ class RedisCalls:
         self,
         key: str,
         request: ClaimRequest,
-        *,
         loop: asyncio.AbstractEventLoop,
         adopt: Adopt | None,
         then: Then[Claim],
@@ -296,7 +295,7 @@ class RedisCalls:
         return start(loop, cache.claim(key, request, adopt=adopt), then)
 
     def start_complete(
-        self, key: str, outcome: Record, *, loop: asyncio.AbstractEventLoop, ttl_ms: int, then: Then[bool]
+        self, key: str, outcome: Record, loop: asyncio.AbstractEventLoop, ttl_ms: int, then: Then[bool]
     ) -> None:
         """See `CallbackCalls`. It takes a task where much is to be encrypted, too."""
         encryption, routes = self._encryption, self._routes.get(loop)

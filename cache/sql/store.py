@@ -118,7 +118,6 @@ class SqlCache(CallbackCache, by_callback=True):
         self,
         key: str,
         request: ClaimRequest,
-        *,
         loop: asyncio.AbstractEventLoop,
         adopt: Adopt | None,
         then: Then[Claim],
@@ -151,7 +150,7 @@ class SqlCache(CallbackCache, by_callback=True):
         return await self._decide(self._outcome(key, outcome, ttl_ms, data))
 
     def start_complete(
-        self, key: str, outcome: Record, *, loop: asyncio.AbstractEventLoop, ttl_ms: int, then: Then[bool]
+        self, key: str, outcome: Record, loop: asyncio.AbstractEventLoop, ttl_ms: int, then: Then[bool]
     ) -> None:
         """The same by callback. It takes a task where much is to be encrypted."""
         if self.encryption is not None and body_bytes(outcome) > OFF_LOOP_BYTES:

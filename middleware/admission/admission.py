@@ -139,13 +139,8 @@ class Admissions:
         answered = then
         if claim.submission and _UNKNOWN not in claim.takeover:
             answered = partial(self._or_again, request, loop, then)
-        task = in_flight.shared.callbacks.start_claim(
-            request.address.key,
-            claim,
-            loop=loop,
-            adopt=None if attempt is None else attempt.adopt,
-            then=answered,
-        )
+        adopt = None if attempt is None else attempt.adopt
+        task = in_flight.shared.callbacks.start_claim(request.address.key, claim, loop, adopt, answered)
         if task is not None:
             claiming.tasks += (task,)
 

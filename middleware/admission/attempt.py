@@ -180,7 +180,7 @@ class Attempt:
             start(loop, self._in_flight.shared.cache.release(self.key, token=self.claim.token), then)
         else:
             ttl_ms = self.policy.ttl_ms[outcome.state]
-            self._in_flight.shared.callbacks.start_complete(self.key, outcome, loop=loop, ttl_ms=ttl_ms, then=then)
+            self._in_flight.shared.callbacks.start_complete(self.key, outcome, loop, ttl_ms, then)
 
     def _written(self, answer: object) -> None:
         shared = self._in_flight.shared

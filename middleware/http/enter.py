@@ -20,6 +20,7 @@ from oncegate.middleware.http.keyed_request import OBSERVER_FAILED
 from oncegate.middleware.http.observed.shadow import Observed
 from oncegate.middleware.outcome import responses
 from oncegate.middleware.rules.headers.request_id import ids
+from oncegate.middleware.rules.keys.key import LastCaller
 from oncegate.middleware.rules.policy import Policy
 from oncegate.middleware.rules.share import is_enforced
 
@@ -34,8 +35,10 @@ def way_of(
     path: str,
     raw_path: bytes | None,
     named: dict[bytes, bytes] | None = None,
+    last: LastCaller | None = None,
 ) -> "Exchange | Observed | Bypass | None":
-    """How a request goes on, by the path that its app routes by. ``named`` are its headers by name, where a server has them so.
+    """How a request goes on, by the path that its app routes by. ``named`` are its headers by name, where a server has them so,
+    and ``last`` is who called last on its connection.
 
     - `Exchange`: under enforcement, and identified. Its driver goes on by what it has ``found``.
     - `Observed`: its key is not among those under enforcement, and what they would meet is observed.
@@ -61,7 +64,7 @@ def way_of(
             door.traces.of(scope, policy).bypassed()
         return Bypass(door.observe, policy, scope, headers)
     exchange = Exchange(door, policy, scope)
-    exchange.found = found = exchange.identify(named)
+    exchange.found = found = exchange.identify(named, last)
     if found is None:
         if exchange.trace is not None:
             exchange.trace.bypassed()

@@ -38,7 +38,7 @@ from oncegate.middleware.outcome.problems import (
 )
 from oncegate.middleware.rules.errors import CallerInvalid, CookieAlone, Refusal, TooManyKeys
 from oncegate.middleware.rules.headers.request_id import ids, request_id
-from oncegate.middleware.rules.keys.key import Fields, pick, record_digests, record_key, scope_parts
+from oncegate.middleware.rules.keys.key import Fields, LastCaller, pick, record_digests, record_key, scope_parts
 from oncegate.middleware.rules.policy import ATTEMPT_HEADER, Policy
 from oncegate.middleware.rules.prefer import Preferences, wants_async
 from oncegate.middleware.rules.versions import AggregateVersion
@@ -107,11 +107,12 @@ class KeyedRequest:
     # -- who sends it, and under which key -----------------------------------------------------------------------------
 
     def identify(  # noqa: C901 - a loop in place of a comprehension, which takes a call: each request with a key comes here
-        self, named: dict[bytes, bytes] | None = None, *, waited: bool | None = None
+        self, named: dict[bytes, bytes] | None = None, last: LastCaller | None = None, *, waited: bool | None = None
     ) -> str | Answer | Tokens | None:
         """The look-up key of the request's record, ``None`` where no key came, or its answer where it is refused.
 
-        ``named`` are the scope's headers by name, where a server has them so, without white space around the values.
+        ``named`` are the scope's headers by name, where a server has them so, without white space around the values; ``last`` is
+        who called last on the connection.
         `Tokens` where the keys come first by which its caller's token is verified: await their `refreshed`, and call this once
         more, with what that returned as ``waited``.
         """
@@ -120,7 +121,7 @@ class KeyedRequest:
             fields = pick(headers, policy.wanted)
         else:
             fields = {}
-            for name in policy.wanted:
+            for name in policy.wanted if last is None else last.names(named, policy.wanted):
                 if name in named:
                     fields[name] = [named[name]]
         self.fields = fields
@@ -149,7 +150,7 @@ class KeyedRequest:
             return self.problem(refusal.slug, str(refusal))
         door = self.door
         digests = door.digests
-        self.record = record_digests(self.key, caller, digests)
+        self.record = record_digests(self.key, caller, digests, last)
         if digests.former is not None:
             self.other_key = record_key(door.namespace, self.key, caller, digests.former)
         if door.warn_of_signed_callers and b"authorization" in fields:

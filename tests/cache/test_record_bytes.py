@@ -288,6 +288,18 @@ def test_any_response_reads_as_it_was_written(
     assert sent.whole_response() == response or any(b": " in name for name, _ in lines)
 
 
+@pytest.mark.parametrize("number", [1, 255, 256, 1023, 1024, 1025, 65536, 2**32 - 1])
+def test_numbers_of_attempts_and_lengths_of_heads_have_four_octets(number: int) -> None:
+    data = encode(record := Record(State.FAILED, TOKEN, PRINT, number, DONE))
+    assert data[34:38] == number.to_bytes(4, "big")
+    assert decode(data, 1) == record
+    for size in range(900, 1100):
+        data = encode(
+            Record(State.FAILED, TOKEN, PRINT, number, DONE._replace(headers=((b"x", b"y" * size),), body=b""))
+        )
+        assert int.from_bytes(data[38:42], "big") == len(data) - 42 > size
+
+
 READY = ((b"server", b"a"), (b"link", b"</1>"), (b"link", b""), (b"x", b", a"), (b"content-length", b"5"))
 
 

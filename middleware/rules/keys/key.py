@@ -163,22 +163,57 @@ def record_key(namespace: str, key: str, scope: Sequence[bytes] | None, digests:
     return f"{namespace}:{record_digests(key, scope, digests)}"
 
 
-def record_digests(key: str, scope: Sequence[bytes] | None, digests: Digests) -> str:
-    """``digest(key):digest(scope)``, the record's id. The parts are length-prefixed: no crafted one reaches another's record."""
+class LastCaller:
+    """The ``scope`` of who sends one request after the other with heads of the same names, and what was made of it.
+
+    What keeps it drops it with the head that the scope was read from: a credential is kept no longer than that.
+    """
+
+    __slots__ = ("_digest", "_digests", "_names", "_wanted", "scope")
+
+    def __init__(self) -> None:
+        self.scope: Sequence[bytes] = ()
+        self._wanted: frozenset[bytes] | None = None
+        self._names: list[bytes] = []
+        self._digests: Digests | None = None
+        self._digest = b""
+
+    def names(self, named: dict[bytes, bytes], wanted: frozenset[bytes]) -> list[bytes]:
+        """Those of the names ``wanted`` that the heads have, as this one does, which is ``named``."""
+        if wanted is not self._wanted:
+            self._wanted, self._names = wanted, [name for name in wanted if name in named]
+        return self._names
+
+    def digest(self, scope: Sequence[bytes], digests: Digests) -> bytes:
+        """The digest of ``scope``: the last one's, if it is the same."""
+        if digests is not self._digests or scope != self.scope:
+            self.scope, self._digests, self._digest = scope, digests, _digest_of(scope, digests)
+        return self._digest
+
+
+def _digest_of(scope: Sequence[bytes], digests: Digests) -> bytes:
+    scoped = digests.name.copy()
+    if len(scope) == 3:  # one header with one value, as a rule
+        header, count, value = scope
+        scoped.update(b"%d:%b%d:%b%d:%b" % (len(header), header, len(count), count, len(value), value))
+    else:
+        for part in scope:
+            scoped.update(b"%d:%b" % (len(part), part))
+    return scoped.digest()
+
+
+def record_digests(key: str, scope: Sequence[bytes] | None, digests: Digests, last: LastCaller | None = None) -> str:
+    """``digest(key):digest(scope)``, the record's id. The parts are length-prefixed: no crafted one reaches another's record.
+
+    ``last`` is perhaps the same caller.
+    """
     name = key.encode()
     size = len(name)
     keyed = digests.name.copy()
     keyed.update((_LENGTHS[size] if size < 256 else b"%d:" % size) + name)
     behind = digests.unscoped
     if scope:
-        scoped = digests.name.copy()
-        if len(scope) == 3:  # one header with one value, as a rule
-            header, count, value = scope
-            scoped.update(b"%d:%b%d:%b%d:%b" % (len(header), header, len(count), count, len(value), value))
-        else:
-            for part in scope:
-                scoped.update(b"%d:%b" % (len(part), part))
-        behind = scoped.digest()
+        behind = _digest_of(scope, digests) if last is None else last.digest(scope, digests)
     # Both at once: each makes 20 characters, without padding. A line feed comes behind them.
     spelled = b2a_base64(keyed.digest() + behind).translate(_BASE64_TO_ID).decode("ascii")
     return f"{spelled[:20]}:{spelled[20:40]}"

@@ -13,6 +13,8 @@ from oncegate.app.server.connection import InboundConnection
 from oncegate.app.server.parser import InboundParser
 from oncegate.app.server.request import InboundRequest
 from oncegate.app.server.scope import shared_scope
+from oncegate.middleware.rules.keys.digests import UNKEYED
+from oncegate.middleware.rules.keys.key import LastCaller
 from tests.app.server.test_parser import cut
 
 pytestmark = pytest.mark.interpreted
@@ -190,3 +192,66 @@ def test_what_is_kept_of_lines_is_bounded_and_no_credential() -> None:
     assert not names & {b"authorization", b"cookie", b"x-api-key", b"idempotency-key"}
     read([b"GET / HTTP/1.1\r\nHost: a\r\nUser-Agent: " + b"x" * 1000 + b"\r\n\r\n"])
     assert max(map(len, kept)) <= 256
+
+
+@pytest.mark.parametrize("data", [GET, POST], ids=["GET", "POST"])
+def test_whatever_is_cut_or_put_into_a_head_like_two_before_it_is_read_as_llhttp_reads_it(data: bytes) -> None:
+    """Of such a head nothing is read but what varied in those two."""
+    varied = data.replace(b"x-own:  1", b"x-own:  22").replace(b"-Key: k", b"-Key: other").replace(b" /b", b" /bcd")
+    longer = data.replace(b"User-Agent: x", b"User-Agent: y").replace(b": 3", b": 5").replace(b"abc", b"abcde")
+    assert varied != data != longer
+    for before in (varied, longer):
+        for at in range(len(data) + 1):
+            assert_alike([each for each in (before, data, before, data[:at], data[at:] + GET) if each])
+            for put in (b"", b"\r", b"\n", b"\r\n", b" ", b":", b"\0", b"A"):
+                assert_alike([before, data, data[:at] + put + data[at + 1 :] + GET])
+                assert_alike([before, data, before, data[:at] + put + data[at:] + GET])
+
+
+def test_a_request_keeps_its_fields_while_those_behind_it_are_read() -> None:
+    heads = [b"GET / HTTP/1.1\r\nHost: a\r\nX-A: %d\r\n\r\n" % number for number in range(4)]
+    seen = [each for each in read([heads[0], b"".join(heads[1:])]) if each != "whole"]
+    assert [fields[b"x-a"] for _, fields, *_ in seen[:-1]] == [b"0", b"1", b"2", b"3"]
+    assert [scope["headers"][1][1] for scope, *_ in seen[:-1]] == [b"0", b"1", b"2", b"3"]
+
+
+def callers(*reads: bytes) -> list[LastCaller | None]:
+    """What each request was given of its connection's last caller. Each is judged once its bytes are read."""
+    given: list[LastCaller | None] = []
+
+    class Judging(Taking):
+        def head_is_complete(self, request: InboundRequest, ends: bool) -> None:
+            super().head_is_complete(request, ends)
+            given.append(request.caller)
+
+    parser = InboundParser(cast(InboundConnection, Judging()))
+    parser.shared = shared_scope(None, None, "http")
+    for data in reads:
+        parser.feed(data)
+        caller = given[-1]
+        if caller is not None:
+            caller.digest([b"authorization", b"1", parser._usual.fields[b"authorization"]], UNKEYED)
+    return given
+
+
+def test_a_credential_is_kept_no_longer_than_the_head_that_it_came_in() -> None:
+    lines = b"POST %b HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\nAuthorization: %b\r\nIdempotency-Key: %b\r\n\r\n"
+    one, again, other = (lines % each for each in ((b"/", b"a", b"k"), (b"/b", b"a", b"l"), (b"/", b"b", b"l")))
+    unlike = other.replace(b"Host: a\r\n", b"Host: a\r\nX-A: b\r\n")
+    asked = callers(one, again, one, again, other, one, unlike, one)
+    assert all(asked)
+    first, second, third, fourth, *others = asked
+    assert second is not first, "all lines were read"
+    assert second is third is fourth
+    assert len({id(each) for each in (fourth, *others)}) == 5
+    assert [each and each.scope[2] for each in (fourth, *others)] == [b"a", b"b", b"a", b"b", b"a"]
+
+
+def test_a_request_before_another_one_in_what_was_read_is_given_none() -> None:
+    """It is judged when the other one's head is read already."""
+    head = POST[: POST.index(b"\r\n\r\n")] + b"\r\nAuthorization: a\r\n\r\n"
+    assert [each is None for each in callers(head + b"abc" + head + b"abc", head + b"a", b"bc")] == [True, False, True]
+
+
+def test_none_is_given_to_what_llhttp_has_read() -> None:
+    assert callers(CLOSING) == [None]

@@ -72,17 +72,17 @@ class HeldCalls:
         self._cache = cache
         self._calls = calls
 
-    def start_claim(self, key: str, request: ClaimRequest, *, then: Any, **call: Any) -> None:
+    def start_claim(self, key: str, request: ClaimRequest, loop: Any, adopt: Any, then: Any) -> None:
         def held(answer: Any) -> None:
             self._cache.hold(partial(then, self._cache.instead or answer))
 
-        self._calls.start_claim(key, request, then=held, **call)
+        self._calls.start_claim(key, request, loop, adopt, held)
 
-    def start_complete(self, key: str, outcome: Any, *, then: Any, **call: Any) -> None:
+    def start_complete(self, key: str, outcome: Any, loop: Any, ttl_ms: int, then: Any) -> None:
         def held(answer: Any) -> None:
             self._cache.hold(partial(then, answer))
 
-        self._calls.start_complete(key, outcome, then=held, **call)
+        self._calls.start_complete(key, outcome, loop, ttl_ms, held)
 
 
 def behind(app: Any, **settings: Any) -> tuple[Door, Answered]:

@@ -6,7 +6,16 @@ Rules of docs/contract.md: R1.3, R2.13, R6.1, R6.2, R6.3, R6.6, R6.7, R6.8, R6.9
 import pytest
 
 from oncegate.cache.store import Cache
-from oncegate.middleware.rules.keys.key import execution_key, record_id, record_key, scope_digest, scope_parts
+from oncegate.middleware.rules.keys.digests import UNKEYED, given_digests
+from oncegate.middleware.rules.keys.key import (
+    LastCaller,
+    execution_key,
+    record_digests,
+    record_id,
+    record_key,
+    scope_digest,
+    scope_parts,
+)
 from tests.middleware.conftest import MakeDoor
 from tests.middleware.door import Answering, Door
 
@@ -115,6 +124,17 @@ def test_look_up_keys_are_spelled_as_ever(key: str, scope: list[bytes] | None, i
     assert record_id(look_up_key) == identifier
     assert record_id(execution_key(look_up_key, "a}b")) == f"{identifier}:a}}b"
     assert scope_digest(scope) == identifier.partition(":")[2]
+
+
+def test_a_caller_who_comes_again_has_the_same_digest_and_another_one_none_of_it() -> None:
+    """Whatever differs: a value, the name that it came under, how many there are, or the secret."""
+    secrets = [UNKEYED, given_digests("s" * 32), given_digests("t" * 32)]
+    scopes = [None, [b"a", b"1", b"b"], [b"a", b"1", b"c"], [b"b", b"1", b"b"], [b"a", b"2", b"b", b"c"], [b"a", b"b"]]
+    calls = [(scope, digests) for scope in scopes for digests in secrets]
+    last = LastCaller()
+    for one in calls:
+        for scope, digests in (one, *calls, one, one):
+            assert record_digests("k", scope, digests, last) == record_digests("k", scope, digests)
 
 
 def test_look_up_key_gives_away_neither_key_nor_credential() -> None:
