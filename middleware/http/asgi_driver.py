@@ -10,7 +10,7 @@ from typing import Any, Final
 from oncegate.middleware.admission.admission import Verdict
 from oncegate.middleware.admission.attempt import Attempt
 from oncegate.middleware.admission.lease import LeaseLost
-from oncegate.middleware.admission.limits.within import within
+from oncegate.middleware.admission.limits.within import DONE, within
 from oncegate.middleware.http.app_run import AppRun
 from oncegate.middleware.http.asgi import (
     SCOPE_EXTENSION,
@@ -33,6 +33,7 @@ _UNENFORCEABLE: Final = frozenset(
     {"http.response.pathsend", "http.response.zerocopysend", "http.response.trailers", "http.response.push"}
 )
 """ASGI extensions by which an app would send what can't be captured."""
+_next: Final = next  # a built-in function takes no look into a dict, compiled
 _LAST_STEPS: Final = (Answer, Exception)
 
 
@@ -76,11 +77,12 @@ class AsgiDriver:
         raised: BaseException | None = None
         try:
             found = None if is_admitted else exchange.found
-            if isinstance(found, Tokens):
-                found = exchange.identify(waited=await found.refreshed())
-            if isinstance(found, Answer):
-                step = found
-            elif isinstance(found, str):
+            if not isinstance(found, str):  # which takes longer to find out about the others
+                if isinstance(found, Tokens):
+                    found = exchange.identify(waited=await found.refreshed())
+                if isinstance(found, Answer):
+                    step = found
+            if isinstance(found, str):
                 limit, timeout = exchange.policy.max_request_body, exchange.door.body_timeout
                 body = await read_body(self._receive, exchange.fields, limit, timeout, self._hold)
                 if body is None:  # the client left
@@ -112,8 +114,10 @@ class AsgiDriver:
             self._let_go()
         if isinstance(step, Answer):
             self._body = b""  # its client may take the answer as slowly as it likes
+            start = {"type": "http.response.start", "status": step.status, "headers": step.all_headers()}
             try:
-                await respond(self._send, step.status, step.all_headers(), step.body)
+                await self._send(start)
+                await self._send({"type": "http.response.body", "body": step.body})
             except OSError:
                 log.debug("record %s: the client left before its answer", exchange.record, extra=exchange.ids())
         elif isinstance(step, Exception):
@@ -246,7 +250,9 @@ class AsgiDriver:
 
     # -- what is sent -------------------------------------------------------------------------------------------------
 
-    async def _relay(self, run: AppRun) -> BaseException | None:
+    async def _relay(  # noqa: C901 - a response that goes out at once, or as it comes, and how it ends, on one screen
+        self, run: AppRun
+    ) -> BaseException | None:
         """Send the client the response as it comes. Returns what the app raised, or `LeaseLost` where nothing was begun."""
         exchange = self._exchange
         try:
@@ -264,7 +270,10 @@ class AsgiDriver:
                 while not run.ended or run.whole:
                     piece, ended = run.read(), run.ended
                     message = {"type": "http.response.body", "body": piece, "more_body": not ended}
-                    await within(exchange.door.body_timeout, self._send(message), run.stalls)
+                    steps = self._send(message).__await__()
+                    waits_for = _next(steps, DONE)
+                    if waits_for is not DONE:
+                        await within(exchange.door.body_timeout, steps, waits_for, run.stalls)
                     if run.slow:
                         run.catches_up()
                     if ended:

@@ -119,13 +119,14 @@ class Capture:
                 await self._client_reads()
 
     def _begin(self, status: int, headers: Iterable[Any]) -> None:
-        self.headers = [
-            (
-                name.lower() if isinstance(name, bytes) else bytes(name).lower(),
-                value if isinstance(value, bytes) else bytes(value),
-            )
-            for name, value in headers
-        ]
+        self.headers = kept = []
+        for line in headers:
+            if isinstance(line, tuple) and len(line) == 2:  # compiled, two names for its parts would take an iterator
+                name, value = line[0], line[1]
+            else:
+                name, value = line
+            name = name.lower() if isinstance(name, bytes) else bytes(name).lower()
+            kept.append((name, value if isinstance(value, bytes) else bytes(value)))
         self.status = status
         self._due = declared_length(status, self.headers)
         self.bodiless = self._due == 0

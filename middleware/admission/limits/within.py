@@ -1,38 +1,42 @@
-"""A time limit for awaitables that usually finish without waiting."""
+"""A time limit for awaitables that usually finish without waiting.
+
+Work that finishes in its first step, as most does, gets no time-out, which would cost more than the work:
+
+    steps = work.__await__()
+    waits_for = next(steps, DONE)
+    if waits_for is not DONE:
+        await within(seconds, steps, waits_for)
+
+What it returns is lost: `next` drops it, and spares an exception with it.
+"""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator
-from types import CoroutineType, coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable, Generator
+from types import coroutine
+from typing import Any, Final
 
-Result = TypeVar("Result")
+DONE: Final = object()
+"""What the first step of work gives that is over with it."""
 
 
 async def within(
-    seconds: float, work: Awaitable[Result], waits: Callable[[asyncio.Timeout], None] | None = None
-) -> Result:
-    """Await ``work``. Raises ``TimeoutError`` where it takes longer. ``waits`` is called if it waits at all.
+    seconds: float,
+    steps: Generator[Any, Any, object],
+    waits_for: Any,
+    waits: Callable[[asyncio.Timeout], None] | None = None,
+) -> None:
+    """Await the rest of work whose first step was taken by hand, and waits for something. ``waits`` is called before.
 
-    Work that finishes without waiting, as most does, gets no time-out: that would cost more than the work.
+    Raises ``TimeoutError`` where it takes longer.
     """
-    steps = None
-    try:
-        if isinstance(work, CoroutineType):  # it takes its first step by itself, without one more object
-            waits_for = work.send(None)
-        else:
-            steps = work.__await__()
-            waits_for = next(steps)
-    except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]  # what it returns travels in an exception without a type
     async with asyncio.timeout(seconds) as limit:
         if waits is not None:
             waits(limit)
-        return await _rest(steps or work.__await__(), waits_for)
+        await _rest(steps, waits_for)
 
 
 @coroutine
-def _rest(steps: Generator[Any, Any, Result], waits_for: Any) -> Generator[Any, Any, Result]:
-    """Await the rest of an awaitable whose first step was taken by hand."""
+def _rest(steps: Generator[Any, Any, object], waits_for: Any) -> Generator[Any, Any, None]:
     try:
         while True:
             try:
@@ -41,5 +45,5 @@ def _rest(steps: Generator[Any, Any, Result], waits_for: Any) -> Generator[Any, 
                 waits_for = steps.throw(error)
             else:
                 waits_for = next(steps)
-    except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]  # see above
+    except StopIteration:
+        pass

@@ -19,11 +19,13 @@ def ends_late(scope: Mapping[str, Any]) -> bool:
 
     ``scope`` is the app's own, once it has found the route. What a router that is included adds to it is beside it.
     """
-    route, beside = scope.get("route"), scope.get("fastapi")
+    route = scope.get("route")
     if route is None:
         return False
-    if _ends_late(route):
+    found = _known.get(id(route))
+    if found[1] if found is not None else _ends_late(route):
         return True
+    beside = scope.get("fastapi")
     return isinstance(beside, dict) and any(_ends_late(each) for each in beside.values() if hasattr(each, "dependant"))
 
 
