@@ -18,6 +18,8 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from oncegate.app.field_lines import line_of
+from oncegate.app.last_head import EMPTY_QUERY as EMPTY_QUERY  # scopes have it
+from oncegate.app.last_head import LastHead
 from oncegate.cache.fields import FIELD_NAME, HOP_BY_HOP, IN_LOWER_CASE, SHORT_NUMBERS
 from oncegate.middleware.http.asgi import PATH_SAFE, Scope
 
@@ -74,10 +76,6 @@ _BEGINNINGS: Final = {
 """Of the request lines of most requests."""
 _MOST_PEERS: Final = 4096
 _WRONG_LENGTH: Final = "the body is not as long as its Content-Length says"
-
-
-EMPTY_QUERY: Final = "oncegate.empty_query"
-"""In a scope whose target has a query without a character in it, which ASGI has no place for."""
 
 
 class RequestRefused(Exception):
@@ -207,8 +205,19 @@ class RequestWriter:
         lines.append(b"")
         return RequestHead(b"\r\n".join(lines), length, chunked, scope["method"] == "HEAD")
 
-    def whole(self, scope: dict[str, Any], headers: list[tuple[bytes, bytes]], body: bytes) -> bytes:
-        """The whole head for ``scope`` with ``headers`` in place of its own, and all of its ``body``. Raises as `head` does."""
+    def whole(
+        self, scope: dict[str, Any], headers: list[tuple[bytes, bytes]], body: bytes, last: LastHead | None = None
+    ) -> bytes:
+        """The whole head for ``scope`` with ``headers`` in place of its own, and all of its ``body``. Raises as `head` does.
+
+        ``last`` is the one before of its client's connection, whose place it takes.
+        """
+        if last is not None and last.is_like(self, scope, headers):
+            if not last.has_target(scope):
+                last.aim(scope, self._request_line(scope))
+            head = last.again(headers, len(body))
+            if head:
+                return head
         lines, length, chunked = self._lines(scope, headers)
         if length is not None and length != len(body):
             raise RequestRefused(400, _WRONG_LENGTH)
@@ -216,7 +225,7 @@ class RequestWriter:
             lines.append(b"content-length: %d\r\n\r\n" % len(body))
         else:
             lines.append(b"\r\n")
-        return b"\r\n".join(lines)
+        return b"\r\n".join(lines) if last is None else last.keep(self, scope, headers, lines, len(body))
 
     def _lines(self, scope: dict[str, Any], headers: list[tuple[bytes, bytes]]) -> tuple[list[bytes], int | None, bool]:
         """The lines of a head without its framing; the length that its client announced; whether that sent chunks."""
@@ -244,8 +253,7 @@ class RequestWriter:
             named, chunked = _judge(special, length)
             lines = self._without_named(lines, named)
         host = self._authority if host is None else host
-        method = scope["method"]
-        lines[0] = b"%b%b HTTP/1.1" % (_BEGINNINGS.get(method) or _method(method), self._target(scope))
+        lines[0] = self._request_line(scope)
         lines[1] = b"host: " + host
         content = b"".join(lines)
         client = scope.get("client")
@@ -272,6 +280,10 @@ class RequestWriter:
         if not dropped:
             return lines
         return lines[:2] + [line for line in lines[2:] if line.partition(b":")[0] not in dropped]
+
+    def _request_line(self, scope: dict[str, Any]) -> bytes:
+        method = scope["method"]
+        return b"%b%b HTTP/1.1" % (_BEGINNINGS.get(method) or _method(method), self._target(scope))
 
     def _target(self, scope: dict[str, Any]) -> bytes:
         """The request target (RFC 9112 section 3.2.1), path and query as they came."""

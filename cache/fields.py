@@ -27,6 +27,18 @@ _USUAL: Final = (
 ).split()
 IN_LOWER_CASE: Final = {spelled: name for name in _USUAL for spelled in (name, name.title())}
 """Usual names of fields, as they are spelled as a rule, and in lower case: one object for all requests, which knows its hash."""
+RECURRING: Final[frozenset[bytes]] = frozenset(
+    b"accept-ranges access-control-allow-credentials access-control-allow-headers access-control-allow-methods "
+    b"access-control-allow-origin access-control-expose-headers allow cache-control connection content-encoding "
+    b"content-language content-length content-security-policy content-type cross-origin-opener-policy "
+    b"cross-origin-resource-policy date keep-alive permissions-policy pragma referrer-policy server "
+    b"strict-transport-security transfer-encoding vary via x-content-type-options x-frame-options x-powered-by "
+    b"x-xss-protection".split()
+)
+"""The fields of responses whose values come again with others, and are no secret."""
+LONGEST_RECURRING: Final = 300
+MOST_RECURRING: Final = 1000
+"""Of lines of theirs, the longest and the most of which a process keeps what it has found out."""
 SHORT_NUMBERS: Final = {b"%d" % number: number for number in range(1_000)}
 """Usual numbers, which compiled code takes long to make of digits."""
 BODILESS: Final[frozenset[int]] = frozenset((204, 304))

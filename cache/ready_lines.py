@@ -9,9 +9,12 @@ from typing import Any, Final
 
 import orjson
 
-from oncegate.cache.fields import HOP_BY_HOP
+from oncegate.cache.fields import HOP_BY_HOP, LONGEST_RECURRING, MOST_RECURRING, RECURRING
 from oncegate.cache.record import ReadyResponse, StoredResponse
 
+KEPT: Final[dict[Any, bytes]] = {}
+"""The texts of lines that come again."""
+_LENGTH: Final = b"content-length"
 READY: Final = b'{"s":'
 """Begins a head whose lines are ready to be sent."""
 _dumps: Final = orjson.dumps  # a module's own name takes no look into a dict, compiled
@@ -41,23 +44,33 @@ def ready_texts(headers: tuple[tuple[bytes, bytes], ...], size: bytes) -> bytes:
     All that such lines say of a connection and its framing is the body's length, and no text of them needs an escape.
     """
     given: Any = headers
-    line: tuple[bytes, ...]  # compiled, one of two parts would be taken apart, and made anew to be joined
-    lengths, lines = 0, []
+    line: tuple[bytes, ...]  # compiled, one of two parts would be taken apart, and made anew to be looked up
+    lengths, texts = 0, []
     for line in given:
-        name = line[0]
-        if name == b"content-length":
-            lengths += 1
-            if line[1] != size:
+        text = KEPT.get(line)
+        if text is None:
+            if line[0] == _LENGTH:
+                lengths += 1
+                text = b'content-length","' + size if line[1] == size else b""
+            else:
+                text = _text_of(line)
+            if not text:
                 return b""
-        elif name in HOP_BY_HOP:
-            return b""
-        lines.append(b'","'.join(line))
-    if lengths != 1:
+        texts.append(text)
+    return b'"],["'.join(texts) if lengths == 1 else b""
+
+
+def _text_of(line: tuple[bytes, ...]) -> bytes:
+    """The texts of one header line; empty where they need an escape, or the line is about a connection or framing."""
+    name, text = line[0], b'","'.join(line)
+    # Each escape makes a text longer, and so does each character beyond ASCII. The quotes between the two have one, too.
+    if name in HOP_BY_HOP or _DEL in text or len(_dumps(text.decode("latin-1"))) != len(text) + 4:
         return b""
-    texts = b'"],["'.join(lines)
-    # Each escape makes a text longer, and so does each character beyond ASCII. The quotes that stand between texts have one, too.
-    escaped = len(_dumps(texts.decode("latin-1"))) - len(texts)
-    return texts if escaped == 4 * len(lines) and _DEL not in texts else b""
+    if name in RECURRING and len(text) <= LONGEST_RECURRING:
+        if len(KEPT) >= MOST_RECURRING:
+            KEPT.clear()
+        KEPT[line] = text
+    return text
 
 
 def ready_response(packed: bytes, body: bytes, as_sent: bool) -> ReadyResponse | StoredResponse | None:

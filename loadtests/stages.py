@@ -114,6 +114,7 @@ STAGES: dict[str, tuple[str, ...]] = {
     ),
     "head to the upstream": (
         "app.field_lines",
+        "app.last_head",
         "app.http1:RequestWriter",
         "app.http1:connection_options",
         "app.http1:with_options",
@@ -147,6 +148,7 @@ STAGES: dict[str, tuple[str, ...]] = {
     "record encoded": (
         "cache.codec:encode",
         "cache.ready_lines:ready_texts",
+        "cache.ready_lines:_text_of",
         "cache.encryption",
         "cache.trace:Trace.ended",
         "cache.trace:trace_of",

@@ -149,7 +149,8 @@ class CallbackDriver:
             self._begin_submission(attempt, self._submit)
             return
         try:
-            connection = self._forwarder.begin(request.scope, exchange.headers(attempt), self._body)
+            headers = exchange.headers(attempt)
+            connection = self._forwarder.begin(request.scope, headers, self._body, request.last_head)
         except Exception as error:  # noqa: BLE001 - answered
             exchange.begin(attempt, request.loop, self._on_limit)
             self._fail(error)

@@ -35,7 +35,7 @@ class Passing:
         """Send it, if that needs no waiting."""
         request, bypass = self._request, self._bypass
         headers = request.scope["headers"] if bypass is None else bypass.headers
-        connection = self._forwarder.begin(request.scope, headers, request.body)
+        connection = self._forwarder.begin(request.scope, headers, request.body, request.last_head)
         if connection is None:
             return False
         request.take()

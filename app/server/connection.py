@@ -26,6 +26,7 @@ import httptools
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
+from oncegate.app.last_head import LastHead
 from oncegate.app.server.channel import Channel
 from oncegate.app.server.flow import PIECE_BYTES, Pieces, Unsent
 from oncegate.app.server.head import MALFORMED, NO_SUCH_METHOD, TIMED_OUT, TOO_LARGE
@@ -80,6 +81,8 @@ class InboundConnection(asyncio.Protocol):
         self._connections = server_state.connections
         self._parser = InboundParser(self)
         self._is_tls = False
+        self.last_head = LastHead()
+        """What its last request's head became on its way on."""
         # The request that is being read, the one that is being answered, and those that wait for it.
         self._reading: InboundRequest | None = None
         self._answering: InboundRequest | None = None

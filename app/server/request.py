@@ -13,6 +13,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
 from oncegate.app.field_lines import line_of
+from oncegate.app.last_head import LastHead
 from oncegate.app.server.channel import Channel
 from oncegate.cache.fields import BODILESS, fields_of
 from oncegate.middleware.http.asgi import Message, respond
@@ -113,6 +114,11 @@ class InboundRequest:
         self._chunked = False
         self._left = -1
         """Bytes of the declared length still to come; below 0 where none was declared."""
+
+    @property
+    def last_head(self) -> LastHead:
+        """What the last head of its connection became on its way on."""
+        return self._connection.last_head
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
         """Answer by ``work``, as a task. A response that it leaves unfinished is an error, and closes the connection."""

@@ -20,6 +20,7 @@ from functools import partial
 from typing import Any, Final
 
 from oncegate.app.http1 import VIA, RequestRefused, RequestWriter, TrustedPeers
+from oncegate.app.last_head import LastHead
 from oncegate.app.settings.certificates import Certificate
 from oncegate.app.upstream.connection import UpstreamConnection
 from oncegate.app.upstream.lasting import LastingExchanges
@@ -139,14 +140,18 @@ class Forwarder:
         await self._finish(connection, outgoing, begin, send, scope, None)
         connection.error = None  # its traceback leads back to it, and a tunnel's connection lasts
 
-    def begin(self, scope: dict[str, Any], headers: Headers, body: bytes) -> UpstreamConnection | None:
+    def begin(
+        self, scope: dict[str, Any], headers: Headers, body: bytes, last: LastHead | None = None
+    ) -> UpstreamConnection | None:
         """Sends a request whose body is whole, with ``headers``, over an idle connection, without waiting.
+
+        ``last`` is the head before it of its client's connection.
 
         ``None``: that can't be done, and nothing was sent; called as an app, the forwarder does it, or says why it can't.
         Set the connection's ``then`` to be called as its response arrives; then call `take`, or `resume`.
         """
         try:
-            head = self._writer.whole(scope, headers, body)
+            head = self._writer.whole(scope, headers, body, last)
         except RequestRefused:
             return None
         connection = self.upstream.take()

@@ -11,7 +11,15 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from oncegate.app.http1 import END_TO_END, USUAL_OPTIONS, connection_options, with_options
-from oncegate.cache.fields import BODILESS, HOP_BY_HOP, IN_LOWER_CASE, is_field_name
+from oncegate.cache.fields import (
+    BODILESS,
+    HOP_BY_HOP,
+    IN_LOWER_CASE,
+    LONGEST_RECURRING,
+    MOST_RECURRING,
+    RECURRING,
+    is_field_name,
+)
 
 _PLAIN: Final = 0
 """The kind of a line that goes on, and says nothing here."""
@@ -35,17 +43,6 @@ _STATUSES: Final = {
 }
 """Of responses that may have a body, by their usual status lines."""
 _STAYS: Final = END_TO_END | HOP_BY_HOP  # the latter are gone anyway
-_RECURRING: Final = frozenset(
-    b"accept-ranges access-control-allow-credentials access-control-allow-headers access-control-allow-methods "
-    b"access-control-allow-origin access-control-expose-headers allow cache-control connection content-encoding "
-    b"content-language content-length content-security-policy content-type cross-origin-opener-policy "
-    b"cross-origin-resource-policy date keep-alive permissions-policy pragma referrer-policy server "
-    b"strict-transport-security transfer-encoding vary via x-content-type-options x-frame-options x-powered-by "
-    b"x-xss-protection".split()
-)
-"""The fields whose lines are kept."""
-MOST_KEPT: Final = 1000
-_LONGEST_KEPT: Final = 300
 _LOWER: Final = IN_LOWER_CASE  # an imported name's method is looked up, and bound, at each call
 _NONE: Final[frozenset[bytes]] = frozenset()
 _KEEPS_ALIVE: Final = frozenset({b"keep-alive"})
@@ -109,8 +106,8 @@ def line_of(raw: bytes) -> Line:
     if value and (value[0] <= _SPACE or value[-1] <= _SPACE):
         value = value.strip(b" \t")  # white space around a value is no part of it (RFC 9110 section 5.5)
     line = Line(name, value)
-    if name in _RECURRING and len(raw) <= _LONGEST_KEPT:
-        if len(KEPT) >= MOST_KEPT:
+    if name in RECURRING and len(raw) <= LONGEST_RECURRING:
+        if len(KEPT) >= MOST_RECURRING:
             KEPT.clear()
         KEPT[raw] = line
     return line

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from oncegate.cache.codec import decode, encode, encode_claim
 from oncegate.cache.errors import RecordUnreadable
-from oncegate.cache.fields import HOP_BY_HOP
+from oncegate.cache.fields import HOP_BY_HOP, MOST_RECURRING
+from oncegate.cache.ready_lines import KEPT
 from oncegate.cache.record import RECORD_MEMBERS, ClaimRequest, Record, State, StoredResponse, Trace
 from oncegate.cache.trace import TRACE_MEMBERS
 
@@ -259,7 +260,7 @@ def sealed(head: str, body: bytes = b"") -> bytes:
 
 
 _TEXTS = st.binary(max_size=6).filter(lambda text: not HOP_BY_HOP & {text}) | st.sampled_from(
-    [b"]", b"],[", b"]],", b",", b":[[", b"s", b"t", b"o", b'"', b"\\", b"\xe9", b"a/b; c=d"]
+    [b"server", b"vary", b"]", b"],[", b"]],", b",", b":[[", b"s", b"t", b"o", b'"', b"\\", b"\xe9", b"a/b; c=d"]
 )
 
 
@@ -334,6 +335,22 @@ def test_all_other_lines_are_judged_one_by_one(changed: dict[str, Any]) -> None:
     done = Record(State.SUCCEEDED, TOKEN, PRINT, 1, DONE._replace(headers=READY)._replace(**changed))
     assert b'{"h":' in encode(done)
     assert decode(encode(done), 1, as_sent=True) == decode(encode(done), 1) == done
+
+
+def test_texts_are_kept_in_bounds_and_none_that_is_a_secret() -> None:
+    for number in range(2 * MOST_RECURRING):
+        lines = ((b"date", b"%d" % number), (b"vary", b"v" * 400), (b"set-cookie", b"secret=%d" % number), *READY)
+        done = Record(State.SUCCEEDED, TOKEN, PRINT, 1, DONE._replace(headers=lines))
+        assert decode(encode(done), 1) == done
+    assert 0 < len(KEPT) <= MOST_RECURRING
+    assert not any(b"secret" in text or len(text) > 300 for text in KEPT.values())
+
+
+def test_a_line_that_needs_an_escape_is_judged_each_time() -> None:
+    for line in ((b"server", b'a"'), (b"vary", b"\xe9"), (b"connection", b"close"), (b"date", b"\x7f")):
+        done = Record(State.SUCCEEDED, TOKEN, PRINT, 1, DONE._replace(headers=(*READY, line)))
+        assert encode(done) == encode(done)
+        assert b'{"h":' in encode(done)
 
 
 @pytest.mark.parametrize("number", [{"status": 2**64}, {"completed_at_ms": 2**64}])

@@ -11,6 +11,7 @@ import pytest
 from uvicorn.server import ServerState
 
 from oncegate.app.http1 import RequestWriter, TrustedPeers
+from oncegate.app.last_head import LastHead
 from oncegate.app.server.connection import InboundConnection
 from oncegate.app.server.request import InboundRequest
 from oncegate.app.upstream.response import ResponseReader
@@ -50,6 +51,9 @@ HEADS: list[tuple[bytes, bytes]] = [
 """What a client sends, and what goes to the upstream."""
 
 
+PEER = ("peer", 1)
+
+
 class Forwarding:
     """An app that keeps what it would forward of each request, and the fields that its parser has found."""
 
@@ -57,6 +61,7 @@ class Forwarding:
         self.fields: list[tuple[dict[bytes, bytes], dict[bytes, bytes]]] = []
         self.sent: list[bytes] = []
         self._writer = RequestWriter(b"", b"upstream", TrustedPeers([]), ["Idempotency-Key"])
+        self._last = LastHead()
 
     def begun(self, request: InboundRequest) -> None:
         self.fields.append((request.fields, dict(request.scope["headers"])))
@@ -68,7 +73,8 @@ class Forwarding:
             if message["type"] == "http.disconnect":
                 return
             body, more = body + message["body"], message["more_body"]
-        self.sent.append(self._writer.whole({**scope, "client": ("peer", 1)}, scope["headers"], body) + body)
+        head = self._writer.whole({**scope, "client": PEER}, scope["headers"], body, self._last)
+        self.sent.append(head + body)
         await respond(send, 200, [(b"content-length", b"0")], b"")
 
 

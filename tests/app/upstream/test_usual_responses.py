@@ -8,7 +8,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from oncegate.app.upstream.response import ResponseReader
-from oncegate.app.upstream.response_head import KEPT, MOST_KEPT
+from oncegate.app.upstream.response_head import KEPT
+from oncegate.cache.fields import MOST_RECURRING
 
 USUAL = (
     b"HTTP/1.1 201 Created\r\nServer: s\r\nDate: Thu, 26 Nov 2026 12:00:00 GMT\r\nset-cookie: a=1\r\nSet-Cookie:\tb=2 \t\r\n"
@@ -174,9 +175,9 @@ def test_no_response_of_another_protocol_is_read_behind_an_empty_line_or_an_inte
 
 def test_lines_are_kept_in_bounds_and_none_that_is_a_secret() -> None:
     reader = ResponseReader()
-    for number in range(2 * MOST_KEPT):
+    for number in range(2 * MOST_RECURRING):
         date = b"Date: %d\r\nSet-Cookie: secret=%d\r\nX-Token: secret=%d\r\n" % (number, number, number)
         found(reader, [b"HTTP/1.1 200 OK\r\nVary: " + b"v" * 400 + b"\r\n" + date + b"Content-Length: 0\r\n\r\n"])
         assert (reader.complete, reader.failure) == (True, None)
-    assert 0 < len(KEPT) <= MOST_KEPT
+    assert 0 < len(KEPT) <= MOST_RECURRING
     assert not any(b"secret" in line or len(line) > 300 for line in KEPT)
