@@ -60,15 +60,20 @@ def running_command(
     return _until_left(subprocess.Popen(bound(*command), pass_fds=pass_fds, **_options(environment)))
 
 
-def forked(
-    *arguments: str, before: str = "", pass_fds: Sequence[int] = (), **environment: str
-) -> AbstractContextManager["Running"]:
+def forked(*arguments: str, before: str = "", **environment: str) -> AbstractContextManager["Running"]:
     """What `running` does, where it is not the command line or the start that a test is about (testing/template.py).
 
-    ``before`` is Python that the process runs first. ``pass_fds`` are descriptors that it gets, of 100 and above.
+    ``before`` is Python that the process runs first.
     """
+    return forked_with((), *arguments, before=before, **environment)
+
+
+def forked_with(
+    passed: Sequence[int], *arguments: str, before: str = "", **environment: str
+) -> AbstractContextManager["Running"]:
+    """As `forked`, with the descriptors ``passed``, of 100 and above."""
     program = f"{before}\nfrom oncegate.app.cli.main import main; main()"
-    return _until_left(Forked("-c", program, *arguments, pass_fds=pass_fds, **_options(environment)))
+    return _until_left(Forked("-c", program, *arguments, pass_fds=passed, **_options(environment)))
 
 
 def _options(environment: dict[str, str]) -> dict[str, Any]:

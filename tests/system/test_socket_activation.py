@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
-from testing.command_line import ONCEGATE, PATIENCE, Running, forked, running_command
+from testing.command_line import ONCEGATE, PATIENCE, Running, forked, forked_with, running_command
 from testing.ledger import Ledger
 from testing.servers import free_port
 
@@ -56,7 +56,7 @@ def by_template(*arguments: str, passed: list[int], **environment: str) -> Abstr
     """For what comes after the start: how the variables and the sockets are read."""
     moves = "".join(f"os.dup2({each}, {3 + index}); os.close({each})\n" for index, each in enumerate(passed))
     before = f"import os\nos.environ['LISTEN_PID'] = str(os.getpid())\n{moves}"
-    return forked(*arguments, before=before, pass_fds=passed, **environment)
+    return forked_with(passed, *arguments, before=before, **environment)
 
 
 @pytest.mark.skipif(ACTIVATE is None, reason="systemd-socket-activate is not there")

@@ -117,13 +117,34 @@ def test_each_part_of_a_head_may_be_another_one(fields: list[Field]) -> None:
     requests = [(scope_of(each), body) for each in shapes for body in (b"ab", b"abc")]
     requests += [(scope_of(fields, **other), b"ab") for other in OTHERS]
     befores = [scope_of(fields, **other) for other in (OTHERS[0], *OTHERS[4:6], OTHERS[8])]
-    for writer, before, after in product(WRITERS, befores, requests):
+    for writer, before, (after, body) in product(WRITERS, befores, requests):
         last = LastHead()
         written(writer, before, b"ab", last)
-        assert written(writer, *after, last) == written(writer, *after), (before, after)
-        assert written(writer, after[0], b"ab", last) == written(writer, after[0], b"ab"), (before, after)
+        assert written(writer, after, body, last) == written(writer, after, body), (before, after)
+        assert written(writer, after, b"ab", last) == written(writer, after, b"ab"), (before, after)
         assert written(writer, before, b"ab", last) == written(writer, before, b"ab"), (before, after)
-        assert written(WRITERS[0], *after, last) == written(WRITERS[0], *after), "another writer's"
+        assert written(WRITERS[0], after, body, last) == written(WRITERS[0], after, body), "another writer's"
+
+
+@pytest.mark.parametrize("client", CLIENTS[:3])
+@pytest.mark.parametrize("name", [b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-host", b"forwarded", b"via"])
+def test_who_sends_what_we_add_gets_no_other_value_in_its_place(client: tuple[str, int], name: bytes) -> None:
+    alone = [(b"x-a", b"1"), (b"host", b"a")]
+    writers = (*WRITERS, RequestWriter(b"", b"upstream", TrustedPeers([]), via=False))
+    for writer in writers:
+        added = written(writer, scope_of(alone, client=client), b"ab") or b""
+        values = [line.partition(b": ")[2] for line in added.split(b"\r\n") if line.startswith(name + b":")]
+        last = LastHead()
+        for value in (*values, b"203.0.113.9", b"https"):
+            for ends in (
+                [(name, value)],
+                [(name, value), (b"x-b", b"2")],
+                [(b"x-forwarded-for", client[0].encode()), (name, value)],
+            ):
+                scope = scope_of([*alone, *ends], client=client)
+                assert written(writer, scope, b"ab", last) == written(writer, scope, b"ab")
+                scope = scope_of([*alone, *ends[:-1], (ends[-1][0], b"203.0.113.10")], client=client)
+                assert written(writer, scope, b"ab", last) == written(writer, scope, b"ab")
 
 
 def test_what_was_judged_is_not_judged_again() -> None:
