@@ -211,6 +211,7 @@ STAGES: dict[str, tuple[str, ...]] = {
         "uvloop",
         "start",  # modules that are imported while requests are counted
         "app.operators.",  # a heartbeat may come while they are
+        "app.turns",
         "app.settings.",
         "app.version",
         "middleware.outcome.instants",
