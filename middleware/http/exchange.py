@@ -188,8 +188,7 @@ class Exchange(KeyedRequest):
             return
         if state is _UNKNOWN or (body is not None and len(body) > policy.max_result):
             body = None
-        kept: StoredResponse | None
-        kept, self.has_ours = responses.stored_beside(status, headers, body, policy.unstored, policy.own_headers)
+        kept: StoredResponse | None = responses.stored(status, headers, body, policy.unstored)
         redact = self.door.redact
         if redact is not None and kept is not None:
             try:

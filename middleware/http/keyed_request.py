@@ -75,7 +75,6 @@ class KeyedRequest:
         "_names_attempt",
         "door",
         "fields",
-        "has_ours",
         "key",
         "other_key",
         "policy",
@@ -103,8 +102,6 @@ class KeyedRequest:
         self._key_line = b""
         self._generated = False
         self._names_attempt = False
-        self.has_ours = True
-        """Its response may have headers that ours replace; known once that is stored."""
         self.preferences: Preferences | None = None
 
     # -- who sends it, and under which key -----------------------------------------------------------------------------
@@ -201,13 +198,7 @@ class KeyedRequest:
             if cors is not None:  # the answer is the gateway's own
                 headers = [*headers, *cors.headers(self.scope["headers"])]
         headers, lines = responses.executed(
-            headers,
-            lines,
-            status,
-            policy=self.policy,
-            key_line=self._key_line,
-            recorded=recorded,
-            has_ours=self.has_ours,
+            headers, lines, status, policy=self.policy, key_line=self._key_line, recorded=recorded
         )
         if self.preferences is not None:
             self.preferences.add_applied(headers)

@@ -30,25 +30,18 @@ _BYPASS_LINE: Final = b"\r\n%b: %b" % BYPASS
 
 
 def executed(
-    headers: Headers,
-    lines: bytes,
-    status: int,
-    *,
-    policy: Policy,
-    key_line: bytes,
-    recorded: bool,
-    has_ours: bool = True,
+    headers: Headers, lines: bytes, status: int, *, policy: Policy, key_line: bytes, recorded: bool
 ) -> tuple[Headers, bytes]:
     """The headers of a response that this request's own attempt produced: ours replace the upstream's.
 
-    Where ``lines`` are these ``headers`` as they can be sent, and ours replace none of them, ours are lines, too, behind them:
-    that none is known unless it ``has_ours`` (`stored_beside`). ``key_line`` has been judged, so that it ends none.
+    Where ``lines`` are these ``headers`` as they can be sent, and ours replace none of them, ours are lines, too, behind them.
+    ``key_line`` has been judged, so that it ends none.
     """
     own = policy.own_headers
     name, mark = policy.key_names[0], policy.cache_status[status if 0 <= status < 600 else 600] if recorded else BYPASS
-    if lines and not (has_ours and any(line[0] in own for line in headers)):
-        return [], b"%b\r\n%b: %b\r\n%b: %b" % (lines, name, key_line, mark[0], mark[1])
     kept = [line for line in headers if line[0] not in own]
+    if lines and len(kept) == len(headers):
+        return [], b"%b\r\n%b: %b\r\n%b: %b" % (lines, name, key_line, mark[0], mark[1])
     kept.append((name, key_line))
     kept.append(mark)
     return kept, b""
@@ -87,29 +80,19 @@ def bypassed(lines: bytes, headers: Iterable[Any]) -> tuple[bytes, Headers]:
 
 def stored(status: int, headers: Headers, body: bytes | None, unstored: frozenset[bytes]) -> StoredResponse:
     """The stored form of a response, with its end-to-end headers that aren't ``unstored`` (`Policy.unstored`)."""
-    return stored_beside(status, headers, body, unstored, unstored)[0]
-
-
-def stored_beside(
-    status: int, headers: Headers, body: bytes | None, unstored: frozenset[bytes], own: frozenset[bytes]
-) -> tuple[StoredResponse, bool]:
-    """The same, and whether the response has a header that ours replace: those in ``own``, all of them ``unstored``."""
     given: Any = headers
     line: tuple[bytes, ...]  # compiled, one of two parts would be taken apart, and made anew to be kept
     kept: list[tuple[bytes, ...]] = []
     named: list[bytes] = []
-    has_ours = False
     for line in given:
         if line[0] not in unstored:
             kept.append(line)
-            continue
-        has_ours = has_ours or line[0] in own
-        if line[0] == b"connection":  # always one of them
+        elif line[0] == b"connection":  # always one of them
             named += [token.strip().lower() for token in line[1].split(b",")]
     if named:
         names = frozenset(named)
         kept = [line for line in kept if line[0] not in names]
-    return _named(StoredResponse, (status, tuple(kept), body, int(_time() * 1000))), has_ours
+    return _named(StoredResponse, (status, tuple(kept), body, int(_time() * 1000)))
 
 
 def stored_exception() -> StoredResponse:
