@@ -238,9 +238,9 @@ def test_a_credential_is_kept_no_longer_than_the_head_that_it_came_in() -> None:
     lines = b"POST %b HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\nAuthorization: %b\r\nIdempotency-Key: %b\r\n\r\n"
     one, again, other = (lines % each for each in ((b"/", b"a", b"k"), (b"/b", b"a", b"l"), (b"/", b"b", b"l")))
     unlike = other.replace(b"Host: a\r\n", b"Host: a\r\nX-A: b\r\n")
-    asked = callers(one, again, one, again, other, one, unlike, one)
-    assert all(asked)
-    first, second, third, fourth, *others = asked
+    found = callers(one, again, one, again, other, one, unlike, one)
+    assert all(found)
+    first, second, third, fourth, *others = found
     assert second is not first, "all lines were read"
     assert second is third is fourth
     assert len({id(each) for each in (fourth, *others)}) == 5
