@@ -212,6 +212,7 @@ STAGES: dict[str, tuple[str, ...]] = {
         "start",  # modules that are imported while requests are counted
         "app.operators.",  # a heartbeat may come while they are
         "app.turns",
+        "cache.store:processes_key",
         "app.settings.",
         "app.version",
         "middleware.outcome.instants",
