@@ -157,7 +157,7 @@ def test_a_gateway_s_functions_are_told_apart() -> None:
         if sample["door"] == "gateway":
             parts = budget.by_stage(sample)
             assert parts[stages.OTHER] < 0.1 * sample["instructions"]
-            assert parts["head"] > 0.03 * sample["instructions"]
+            assert parts["head"] > 0.02 * sample["instructions"]  # a submission has the least, 2.8%
 
 
 def test_more_functions_than_numbers_are_an_error(tmp_path: Path) -> None:
