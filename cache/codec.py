@@ -70,7 +70,9 @@ from oncegate.cache.layout import (
 from oncegate.cache.ready_lines import READY, ready_response, ready_texts
 from oncegate.cache.record import (
     DEAD_TOKEN,
+    FINGERPRINT_BYTES,
     LAST_INSTANT_MS,
+    TOKEN_BYTES,
     ReadyResponse,
     Record,
     State,
@@ -103,7 +105,9 @@ _SEAL_ALONE_BYTES: Final = _LENGTH_AT + len('0"}')
 def encode(record: Record, encryption: Encryption | None = None, key: bytes = b"") -> bytes:
     """The bytes of ``record``; its response is encrypted for the look-up ``key``, where there is an ``encryption``.
 
-    A lapsed record has no bytes of its own (raises ``ValueError``): lapsing is how it reads."""
+    Raises ``ValueError`` for a lapsed record, which has no bytes of its own: lapsing is how it reads; and for a token or a
+    fingerprint of another length than 16 bytes.
+    """
     state, response, trace = record.state, record.response, record.trace
     if record.lapsed or state is _ABSENT:
         raise ValueError("only a record as stored has bytes")
@@ -111,6 +115,8 @@ def encode(record: Record, encryption: Encryption | None = None, key: bytes = b"
         return encode_flight(record)
     code, token, fingerprint, attempt = STATE_CODES[state], record.token, record.fingerprint, record.attempt
     common = common_of(record.own(), trace.common())
+    if len(token) != TOKEN_BYTES or len(fingerprint) != FINGERPRINT_BYTES:  # others would shift what is behind them
+        raise ValueError("a record needs a 16-byte token and a 16-byte fingerprint")
     fixed = b"%b%b%b%b%b" % (_BEGIN, code, token, fingerprint, octets(attempt))
     if response is None:
         begin = b"%b%b{%b%b%b" % (fixed, octets(0), common.own, common.trace, of_attempt(trace))

@@ -304,6 +304,16 @@ def test_numbers_of_attempts_and_lengths_of_heads_have_four_octets(number: int) 
 READY = ((b"server", b"a"), (b"link", b"</1>"), (b"link", b""), (b"x", b", a"), (b"content-length", b"5"))
 
 
+@pytest.mark.parametrize("response", [None, StoredResponse(200, (), b"", 1)], ids=["none", "response"])
+@pytest.mark.parametrize(("token", "fingerprint"), [(15, 16), (17, 16), (16, 15), (16, 17), (0, 16), (15, 17)])
+def test_an_outcome_of_another_length_is_not_written(
+    token: int, fingerprint: int, response: StoredResponse | None
+) -> None:
+    state = State.UNKNOWN if response is None else State.SUCCEEDED
+    with pytest.raises(ValueError, match="16-byte"):
+        encode(Record(state, b"t" * token, b"f" * fingerprint, 1, response))
+
+
 def test_lines_that_are_ready_to_be_sent_stand_behind_the_status() -> None:
     """No version minds the order of members, which says that nothing is to be judged any more."""
     done = Record(State.SUCCEEDED, TOKEN, PRINT, 1, DONE._replace(headers=READY))
